@@ -3,38 +3,48 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+COMPILED := $(VENV)/.compiled
+# By itself pip compiles all that it installs, on one processor: half of its time, for much that nobody imports.
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 
-.PHONY: run test test-all lint docs selftest matrix gpu-test real-input workloads schema report-picture wheel clean
+.PHONY: run compiled test test-all lint docs selftest matrix gpu-test real-input workloads schema report-picture wheel clean
 .DEFAULT_GOAL := run
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
+	$(PIP) --constraint constraints.txt torch
+	$(PIP) --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
 	# The loaders that exports are held to, alone: the rest that they depend on is large, and they do without here.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps flashinfer-bench docstring-parser kernels tomlkit
+	$(PIP) --constraint constraints.txt --no-deps flashinfer-bench docstring-parser kernels tomlkit
 	# In a folder of its own: wherever transformers finds FLA it takes its kernels, and those need a GPU.
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --target $(VENV)/fla fla-core einops
+	$(PIP) --constraint constraints.txt --no-deps --target $(VENV)/fla fla-core einops
+	touch $@
+
+# Before the tests, because many processes start with them, and where none may keep what it has compiled, each would compile
+# the same. Some files are templates: that they are no Python is no error.
+compiled: $(COMPILED)
+$(COMPILED): $(STAMP)
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|mypy|pip|selenium)/' $(VENV)/lib $(VENV)/fla || true
 	touch $@
 
 # The smoke suites of all definitions, with every solution that this machine can run.
-run: $(STAMP)
+run: $(COMPILED)
 	$(BIN)/gdnspec check
 
-test: $(STAMP)
+test: $(COMPILED)
 	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not thorough"  # some wait for a process; each costs what it takes to load all tests
 
 # With what samples stand for in the quick run: minutes more.
-test-all: $(STAMP)
+test-all: $(COMPILED)
 	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
-# Every known-bad solution until a workload rejects it, every honest one: about ten minutes on two processors.
-selftest: $(STAMP)
+# Every known-bad solution until a workload rejects it, every honest one: minutes.
+selftest: $(COMPILED)
 	$(BIN)/gdnspec selftest --sessions
 	$(BIN)/gdnspec selftest
 
-# On every workload, and which rejects which in build/kill_matrix.md: an hour.
-matrix: $(STAMP)
+# On every workload, and which rejects which in build/kill_matrix.md: many times as long.
+matrix: $(COMPILED)
 	mkdir -p build
 	$(BIN)/gdnspec selftest --markdown build/kill_matrix.md
 

@@ -3,12 +3,12 @@
 import importlib
 import json
 import math
-import subprocess
-import sys
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import forked_command
 import pytest
 from conftest import ROOT
 
@@ -88,7 +88,8 @@ def test_files_are_shown_as_a_table_for_each_device(shapes: ModuleType, tables: 
         again = recorded(tables, row, device, mine, 160.0)
         (tmp_path / device).write_text("".join(json.dumps(x) + "\n" for x in ({**again, "bound": 1.0}, again)))
     script = ROOT / "benchmarks/prefill_rows.py"
-    done = subprocess.run([sys.executable, script, *files], capture_output=True, text=True, check=True)
+    done = forked_command.run(files, dict(os.environ), script=script)
+    assert done.returncode == 0, done.stderr
     first, second = done.stdout.split("H200\n")
     assert first.startswith("H100\n")
     assert first.count(row.name + " ") == 1, "the last time of a row counts"
@@ -108,8 +109,8 @@ def test_rows_are_chosen_by_group_or_by_a_part_of_their_name(shapes: ModuleType)
 
 def test_without_a_gpu_a_run_ends_with_what_it_needs() -> None:
     for script, options in (("prefill_rows.py", ["--rows", "short"]), ("decode_rows.py", [])):
-        command = [sys.executable, ROOT / "benchmarks" / script, *options]
-        done = subprocess.run(command, capture_output=True, text=True, env={"CUDA_VISIBLE_DEVICES": ""}, check=False)
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        done = forked_command.run(options, environment, script=ROOT / "benchmarks" / script)
         assert (done.returncode, done.stderr.strip()) == (1, f"{script}: needs a CUDA GPU")
 
 

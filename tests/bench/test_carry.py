@@ -5,10 +5,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import forked_command
 import pytest
 import triton
 from conftest import Run
@@ -279,8 +279,7 @@ def test_without_nvcc_nothing_is_carried(measured_cuda: Path) -> None:
     tools.mkdir()
     (tools / "git").symlink_to(str(shutil.which("git")))
     environment = {k: v for k, v in os.environ.items() if k not in ("CUDA_HOME", "CUDA_PATH")} | {"PATH": str(tools)}
-    command = [sys.executable, "-m", "gdnspec", "traces", "carry", "mine", "--solutions-dir", str(measured_cuda.parent)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = forked_command.run(["traces", "carry", "mine", "--solutions-dir", str(measured_cuda.parent)], environment)
     assert done.returncode == 3, done.stdout + done.stderr
     assert (
         "the two states cannot be compared here: nvcc was not found: install the CUDA toolkit, or set CUDA_HOME"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 from conftest import ROOT, Run
 
@@ -651,8 +652,7 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
 def run(tmp_path: Path, *command: str | Path, target: str | None = "made_up:rule") -> subprocess.CompletedProcess[str]:
     options = ["--definition", PREFILL, "-o", tmp_path / "run.jsonl", "--tensors", "sample:1"]
     options += [] if target is None else ["--target", target]
-    words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", *command]
-    return subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=PATIENCE)
+    return forked_command.run(list(map(str, ["capture", *options, "--", *command])), dict(os.environ))
 
 
 def test_a_program_is_recorded_without_a_change_to_it(program: Callable[[str], Path], tmp_path: Path) -> None:
@@ -670,6 +670,7 @@ def test_a_program_is_recorded_without_a_change_to_it(program: Callable[[str], P
     assert "exists already" in again.stderr
 
 
+@pytest.mark.thorough  # in the quick run that of a program which a signal ends
 def test_its_exit_code_is_the_programs(program: Callable[[str], Path], tmp_path: Path) -> None:
     assert run(tmp_path, sys.executable, program("sys.exit(7)")).returncode == 7
     assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 3
@@ -733,6 +734,7 @@ def test_a_worker_that_is_killed_is_counted(program: Callable[[str], Path], tmp_
     assert "3 calls in" in done.stdout
 
 
+@pytest.mark.thorough
 def test_asking_whether_a_module_is_there_changes_nothing(program: Callable[[str], Path], tmp_path: Path) -> None:
     file = program("")
     file.write_text("import importlib.util; importlib.util.find_spec('made_up')\n" + file.read_text())
@@ -812,11 +814,10 @@ def test_what_was_called_instead_is_named(tmp_path: Path) -> None:
 
 
 def test_calls_of_another_stage_are_named_with_what_they_were_called_with(
-    program: Callable[[str], Path], tmp_path: Path
+    gdnspec: Run, program: Callable[[str], Path], tmp_path: Path
 ) -> None:
     options = ["--definition", DECODE, "--target", "made_up:rule", "-o", tmp_path / "run.jsonl"]
-    words = [sys.executable, "-m", "gdnspec", "capture", *options, "--", sys.executable, program("")]
-    done = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=120)
+    done = gdnspec("capture", *options, "--", sys.executable, program(""))
     assert done.returncode == 1
     assert f"made_up:rule was never called with the inputs of --definition {DECODE}" in done.stderr
     assert "called 3 times: made_up:rule with q [1, 7, 4, 64]" in done.stderr

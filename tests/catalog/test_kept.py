@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_a_flipped_bit_in_an_expected_value_fails_nobody(gdnspec: Run, make_solu
     assert gdnspec(*command, env=env).returncode == 0
     (file,) = (tmp_path / "cache" / "expected").glob("*.values")
     whole = file.read_bytes()
-    for at, bit in ((-3, 6), (-1, 7), (len(whole) // 2, 0), (0, 0), (20, 1)):
+    for at, bit in ((-3, 6), (20, 1)):  # any other: test_any_change_of_an_entry_is_found
         flip(file, at, bit)
         again = gdnspec(*command, env=env)
         assert again.returncode == 0, again.stdout + again.stderr
@@ -207,25 +208,18 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
 # --- two at once ------------------------------------------------------------------------------------------------
 
 
-def test_two_checks_on_one_cold_cache(make_solution: Make, tmp_path: Path) -> None:
+def test_two_checks_on_one_cold_cache(gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
     """Both right, and both sealed by one key: each takes up what the other has recorded."""
     root = make_solution(RIGHT).parent
-    environment = {**os.environ, "GDNSPEC_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    environment = {"GDNSPEC_CACHE": str(tmp_path / "cache")}
     names = ("one_row", "batch_8", "resets")
     words = ["check", DECODE, "--solution", "under_test", "--device", "cpu", "--solutions-dir", str(root)]
     words += [word for name in names for word in ("--workload", name)]
     files = [tmp_path / f"{i}.jsonl" for i in range(2)]
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "gdnspec", *words, "--json", str(file)],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for file in files
-    ]  # fmt: skip
-    for process in both:
-        said, _ = process.communicate(timeout=280)
-        assert process.returncode == 0, said
-        assert "broken" not in said
+    with ThreadPoolExecutor(len(files)) as both:
+        for done in both.map(lambda file: gdnspec(*words, "--json", file, env=environment), files):
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "broken" not in done.stdout + done.stderr
     for file in files:
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         assert sorted(row["workload"] for row in rows) == sorted(names)

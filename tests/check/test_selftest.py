@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ import typer
 from conftest import ROOT, Run
 from gdnspec import paths
 from gdnspec.catalog.definitions import definitions
-from gdnspec.catalog.faults import KNOWN_BAD_FILE, Bad, known_bad, rejections
+from gdnspec.catalog.families import families
+from gdnspec.catalog.faults import KNOWN_BAD_FILE, Bad, honest, known_bad, rejections
 from gdnspec.catalog.solutions import load_solution
 from gdnspec.catalog.workloads import workloads
 from gdnspec.check.selftest import (
@@ -34,7 +36,7 @@ from gdnspec.check.selftest import (
 from gdnspec.cli.commands.selftest import selftest
 from gdnspec.inputs.fresh import names
 from gdnspec.model.errors import SpecError
-from gdnspec.model.fault import KnownBad, Rejection
+from gdnspec.model.fault import Fault, KnownBad, Rejection
 from gdnspec.model.result import CheckResult, OutputErrors, Status
 from helpers_known_bad import wrong
 from patience import PATIENCE, until
@@ -120,13 +122,12 @@ def test_every_trap_and_every_cheat_has_its_solution() -> None:
     assert {name for name, kind in kinds.items() if kind == "cheat"} >= CHEATS
 
 
-@pytest.mark.slow
 def test_named_killers_are_workloads_that_the_solution_is_tried_on() -> None:
-    shipped = {name: {line.name for line in workloads(found)} for name, found in definitions().items()}
-    for item in known_bad():
-        lines = set().union(*(shipped[name] for name in item.solution.manifest.entries))
-        drawn = set().union(*(names(definitions()[name], "cpu") for name in item.solution.manifest.entries))
-        assert set(item.known.killed_by) <= lines | drawn, item.solution.name
+    every = definitions()
+    shipped = {name: {line.name for line in workloads(found)} | {*names(found, "cpu")} for name, found in every.items()}
+    for name, known in rejections().items():
+        served = known.definitions if isinstance(known, Fault) else known_bad([name])[0].solution.manifest.entries
+        assert set(known.killed_by) <= set().union(*(shipped[one] for one in served)), name
 
 
 # --- what is complained about -----------------------------------------------------------------------------------
@@ -272,6 +273,16 @@ def test_an_unknown_name_is_refused(gdnspec: Run) -> None:
     done = gdnspec("selftest", "no_cary")
     assert done.returncode == 2
     assert "did you mean 'no_carry'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["NOPE", "decay"])  # like none, and a part of too many
+def test_a_name_like_no_other_gets_the_nearest_few_and_the_list(gdnspec: Run, name: str) -> None:
+    done = gdnspec("selftest", name)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    near = re.search(r"\(the nearest: (.+), (.+), (.+); gdnspec list faults shows all\)$", done.stderr.strip())
+    assert near is not None, done.stderr
+    assert {*near.groups()} <= {*rejections(), *(solution.name for solution in honest()), *families()}
+    assert name == "NOPE" or all("decay" in other for other in near.groups())
 
 
 # Without, each job had as many threads as there are processors, and took four times as long.

@@ -76,6 +76,23 @@ def test_what_makes_no_sense_is_refused(gdnspec: Run, options: tuple[str, ...], 
     assert message in done.stderr
 
 
+def test_a_file_of_the_other_kind_is_named_once(gdnspec: Run) -> None:
+    """However many lines it has, none of which can be read."""
+    of_workloads = ROOT / "definitions/gdn/gdn_decode_k_last/workloads.jsonl"
+    done = gdnspec("check", "--sessions", "--workloads", of_workloads)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"gdnspec: {of_workloads.relative_to(ROOT)}: is a file of workloads, not of sessions "
+        "(gdnspec check DEFINITION --workloads FILE judges workloads)\n"
+    )
+    done = gdnspec("check", "gdn_decode_k_last", "--workloads", FILE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"gdnspec: {FILE.relative_to(ROOT)}: is a file of sessions, not of workloads "
+        "(gdnspec check --sessions --workloads FILE judges sessions)\n"
+    )
+
+
 def test_a_file_with_a_wrong_step_is_invalid(gdnspec: Run, tmp_path: Path) -> None:
     line = json.loads(FILE.read_text().splitlines()[0])
     line["steps"].pop()

@@ -1,13 +1,14 @@
 """tools/make_workloads.py writes what a family lists, whichever family it is."""
 
 import json
+import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 from conftest import ROOT
 
@@ -72,8 +73,7 @@ def give(toy: Path, suites: str, listed: str = LISTED) -> None:
 @pytest.fixture
 def tool(toy: Path) -> Tool:
     def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
-        words = [sys.executable, str(TOOL), *arguments, "--definitions-dir", str(toy)]
-        return subprocess.run(words, capture_output=True, text=True)
+        return forked_command.run([*arguments, "--definitions-dir", str(toy)], dict(os.environ), script=TOOL)
 
     return run
 

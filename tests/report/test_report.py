@@ -395,6 +395,6 @@ def test_a_report_never_imports_torch(tmp_path: Path) -> None:
         "from gdnspec.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
         "heavy = {'torch', 'triton'} & set(sys.modules)\nassert not heavy, heavy"
     )
-    done = run_with(code, "report", "-o", "page.html", cwd=tmp_path)
+    done = run_with(code, "report", DECODE, "-o", "page.html", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "page.html").stat().st_size > 10_000

@@ -42,9 +42,9 @@ def in_a_small_disk(tmp_path: Path, options: str, script: str) -> subprocess.Com
 def test_a_full_disk_takes_no_job_and_loses_none(tmp_path: Path) -> None:
     script = """
 import contextlib, pathlib
-from helpers_service import Box
+from helpers_service import BoxFromNothing
 from patience import until
-with Box(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lease=8000.0) as box:
+with BoxFromNothing(pathlib.Path("data").absolute(), pathlib.Path("../log").absolute(), lease=8000.0) as box:
     ann = box.user("ann")
     slow = box.job(ann, until=str(pathlib.Path("../goes on").absolute()), total=100)
     until(lambda: box.client(ann).job(slow).done == 1)
@@ -77,8 +77,8 @@ def test_a_full_work_folder_is_told_as_a_full_disk_and_costs_no_job(tmp_path: Pa
     """Where the database has room, and what is on its way, judged or drawn has none."""
     script = """
 import contextlib, pathlib, subprocess
-from helpers_service import Box, until
-box = Box(pathlib.Path("../data").absolute(), pathlib.Path("../log").absolute(), lease=60.0)
+from helpers_service import BoxFromNothing, until
+box = BoxFromNothing(pathlib.Path("../data").absolute(), pathlib.Path("../log").absolute(), lease=60.0)
 work = box.data / "work"
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", work], check=True)
 work.chmod(0o700)
@@ -114,8 +114,8 @@ with box:
 def test_a_server_goes_on_where_its_log_is_on_the_full_disk(tmp_path: Path) -> None:
     script = """
 import contextlib, pathlib
-from helpers_service import Box, until
-with Box(pathlib.Path("data").absolute(), pathlib.Path("log").absolute(), lease=60.0) as box:
+from helpers_service import BoxFromNothing, until
+with BoxFromNothing(pathlib.Path("data").absolute(), pathlib.Path("log").absolute(), lease=60.0) as box:
     ann = box.user("ann")
     gate = pathlib.Path("../gate").absolute()
     job = box.job(ann, gate=str(gate), total=200)

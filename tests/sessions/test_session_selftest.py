@@ -34,7 +34,11 @@ def test_a_fault_that_is_rejected_for_another_reason_is_a_complaint() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("commits_all_draft",), "no fault of sessions has the name 'commits_all_draft'"),
+        (
+            ("commits_all_draft",),
+            "no fault of sessions has the name 'commits_all_draft' (did you mean 'commits_all_drafts'? gdnspec list "
+            "faults shows all)",
+        ),
         (("--json", "x.jsonl"), "--json has no meaning with --sessions"),
     ],
 )

@@ -17,7 +17,7 @@ import forked_workers
 import gdnspec
 from gdnspec.catalog import families
 from gdnspec.catalog.definitions import loaded
-from patience import PATIENCE
+from patience import PATIENCE, until
 
 COMMANDS = sorted((Path(gdnspec.__file__).parent / "cli/commands").glob("*.py"))
 PRELOADED = [
@@ -37,6 +37,8 @@ PRELOADED = [
     "safetensors.torch",
     "scipy.optimize",
     "sklearn.cluster",
+    "gdnspec.server.data_folder",
+    "gdnspec.server.listener",
     "preload_catalog",  # the last: it keeps what is there
 ]
 
@@ -83,6 +85,39 @@ def run(
         return subprocess.CompletedProcess(arguments, process.exitcode, *said)
 
 
+class Forked:
+    """A script that goes on beside the test, with what a test uses of a `subprocess.Popen`."""
+
+    def __init__(self, script: Path, arguments: list[str], log: Path) -> None:
+        """`log`: a file that gets what it says on stderr, after what is there."""
+        log.touch()
+        self._out = tempfile.NamedTemporaryFile()  # noqa: SIM115
+        streams = [self._out.name, str(log)]
+        ensure_server()
+        self._process = context.Process(
+            target=_start, args=(arguments, dict(os.environ), str(Path.cwd()), streams, script, None)
+        )
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def first_line(self) -> str:
+        """What it says first on stdout, empty if it ends before."""
+        file = Path(self._out.name)
+        until(lambda: file.read_text().endswith("\n") or self._process.exitcode is not None)
+        return file.read_text().partition("\n")[0]
+
+    def send_signal(self, number: int) -> None:
+        if self._process.exitcode is None:
+            os.kill(self.pid, number)
+
+    def wait(self, timeout: float) -> int:
+        self._process.join(timeout)
+        assert self._process.exitcode is not None, "it has not ended"
+        self._out.close()
+        return self._process.exitcode
+
+
 def _start(
     arguments: list[str],
     environment: dict[str, str],
@@ -105,7 +140,7 @@ def _start(
     if before is not None:
         before()
     if script is not None:
-        sys.argv = [str(script), *arguments]
+        sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.parent)]
         runpy.run_path(str(script), run_name="__main__")
         return
     sys.argv = ["gdnspec", *arguments]

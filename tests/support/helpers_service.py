@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forked_command
 from gdnspec.server.api import ROOT, TAR, Job
 from gdnspec.server.client import Client
 from gdnspec.server.data_folder import opened
@@ -22,6 +23,7 @@ from gdnspec.server.tokens import Tokens
 from patience import PATIENCE, until
 
 HERE = Path(__file__).resolve().parent
+SERVER = HERE / "server_process.py"
 RUNNER = [sys.executable, "-I", "-S", str(HERE / "server_runner.py")]
 
 
@@ -56,17 +58,16 @@ class Box:
         self.data, self.settings = data, {"runner": RUNNER, **none, **settings}
         self.database: Database = opened(Settings(data))
         self.port = 0
-        self.process: subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | forked_command.Forked | None = None
 
     def start(self) -> "Box":
         arguments = [str(self.data), json.dumps({**self.settings, "port": self.port})]
-        command = [sys.executable, str(HERE / "server_process.py"), *arguments]
-        log = self.log.open("a")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        log.close()
-        assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline())
+        self.port = int(self._said_first(arguments))
         return self
+
+    def _said_first(self, arguments: list[str]) -> str:
+        self.process = forked_command.Forked(SERVER, arguments, self.log)
+        return self.process.first_line()
 
     def __enter__(self) -> "Box":
         return self.start()
@@ -78,7 +79,7 @@ class Box:
         assert self.process is not None
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE)
-        if self.process.stdout is not None:
+        if isinstance(self.process, subprocess.Popen) and self.process.stdout is not None:
             self.process.stdout.close()
         return code
 
@@ -149,6 +150,17 @@ class Box:
         return found
 
 
+class BoxFromNothing(Box):
+    """For a process that can have no server of forks: one in a file system of its own."""
+
+    def _said_first(self, arguments: list[str]) -> str:
+        with self.log.open("a") as log:
+            command = [sys.executable, str(SERVER), *arguments]
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
 @contextlib.contextmanager
 def served(data: Path, *options: str) -> Iterator[Box]:
     """`gdnspec serve` itself, as it starts on a free port; ended where the caller has not done so."""
@@ -156,16 +168,16 @@ def served(data: Path, *options: str) -> Iterator[Box]:
     box = Box(data)
     command = [sys.executable, "-m", "gdnspec", "serve", "--data", str(data), "--port", "0", *options]
     with box.log.open("a") as log:
-        box.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-    assert box.process.stdout is not None
-    says = box.process.stdout.readline()
+        box.process = process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    says = process.stdout.readline()
     assert says.startswith("serving on http://127.0.0.1:"), box.said
     box.port = int(says.split(":")[2])
     try:
         yield box
         assert "Traceback" not in box.said
     finally:
-        if box.process.poll() is None:
+        if process.poll() is None:
             box.stop()
 
 

@@ -24,7 +24,7 @@ def pages() -> list[Page]:
         f"is wrong in one thing ({counts['wrong']} of them) or that cheats ({counts['cheat']}). A *trap* is a way to "
         "misread the contract or to treat one condition apart; each has a table of its own here. The status is the "
         "one that the judge must give. [How the judge is tested with them](../../tests/known_bad/README.md).\n\n"
-        "`make matrix` runs every one of them on every workload. It takes an hour, and writes `build/kill_matrix.md`, "
+        "`make matrix` runs every one of them on every workload. It takes long, and writes `build/kill_matrix.md`, "
         "which says which workload rejects which kernel.\n\n"
     )
     text += "".join(_faults(file) for file in sorted(paths.known_bad_dir().glob("*/faults.json")))

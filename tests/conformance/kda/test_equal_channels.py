@@ -19,6 +19,11 @@ def normal(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=F64)
 
 
+def few(seed: int, *shape: int) -> Tensor:
+    """Of few bits, so that no sum of products rounds."""
+    return (normal(seed, *shape) * 8).round() / 8
+
+
 def channels(x: Tensor) -> Tensor:
     """What a head has, for each of its key channels."""
     return x[..., None].expand(*x.shape, D).contiguous()
@@ -70,7 +75,8 @@ def tokens_of_layer() -> tuple[Keywords, Keywords]:
 
 def chunked(*names: str) -> Callable[[], tuple[Keywords, Keywords]]:
     """Two whole chunks and one. Here a sum over key channels has decays in it, there the decay multiplies the sum. They
-    are equal bit for bit where neither rounds: queries and keys of few bits, gates that halve, keep or reset."""
+    are equal bit for bit where neither rounds: queries and keys of few bits, gates that halve, keep or reset. What an
+    output is a sum of has few bits as well: each processor adds matrices of another shape in another order."""
 
     def calls() -> tuple[Keywords, Keywords]:
         T, keys = 3 * 64, torch.randint(-2, 3, (2, 192, 2, D), generator=torch.Generator().manual_seed(7)) / 8
@@ -79,8 +85,8 @@ def chunked(*names: str) -> Callable[[], tuple[Keywords, Keywords]]:
         assert torch.equal(g.exp(), alpha)
         call = {
             "q": keys[0].to(F64), "k": keys[1].to(F64), "v": normal(1, T, H, D), "u": normal(2, T, H, D),
-            "w": 0.1 * normal(3, T, H, D), "u_new": normal(4, T, H, D), "beta": torch.sigmoid(normal(5, T, H)),
-            "states": normal(6, 3, H, D, D), "initial_state": normal(7, 2, H, D, D), "scale": None,
+            "w": 0.1 * normal(3, T, H, D), "u_new": few(4, T, H, D), "beta": torch.sigmoid(normal(5, T, H)),
+            "states": few(6, 3, H, D, D), "initial_state": normal(7, 2, H, D, D), "scale": None,
             "cu_seqlens": torch.tensor([0, 128, 192]), "chunk_cu_starts": torch.tensor([0, 2, 3]),
         }  # fmt: skip
         other = {name: call[name] for name in names} | {"g": g}

@@ -38,7 +38,7 @@ def emulated(folder: Path, calls: int, edit: Edit | None = None) -> dict[str, st
         files[name] = files[name].replace(*edit)
     for name, text in files.items():
         (folder / name).write_text(text)
-    command = [str(GXX), "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", f"-I{folder}"]
+    command = [str(GXX), "-std=c++20", "-Og", "-w", "-fPIC", "-shared", "-fno-strict-aliasing", f"-I{folder}"]
     library = folder / "emulate.so"
     source = EMULATORS[0] / "emulate.cpp"
     subprocess.run([*command, *(f"-I{x}" for x in EMULATORS), "-o", library, source], check=True)

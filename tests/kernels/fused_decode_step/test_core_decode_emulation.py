@@ -43,7 +43,7 @@ def built(folder: Path, old: str = "", new: str = "") -> Path:
     here = ROOT / "tests/kernels"
     emulators = (here / "fused_decode_step/cluster_emulation", here / "hopper_prefill/hopper_emulation")
     includes = [f"-I{path}" for path in (folder, *emulators)]
-    command = [str(GXX), "-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", *includes]
+    command = [str(GXX), "-std=c++20", "-Og", "-fno-strict-aliasing", "-w", "-shared", "-fPIC", *includes]
     subprocess.run(
         [*command, "-o", folder / "kernel.so", here / "fused_decode_step/cluster_emulation/core_decode.cpp"], check=True
     )

@@ -52,10 +52,17 @@ def known_bad(names: Collection[str] | None = None) -> list[Bad]:
 
 def rejections() -> dict[str, Rejection]:
     """The expected rejection of each wrong solution, by name. It writes no solution."""
-    found: dict[str, Rejection] = {file.parent.name: load(KnownBad, file) for file in _known_bad_files()}
+    return {name: known for name, _, known in sorted(rejections_by_family(), key=lambda item: item[0])}
+
+
+def rejections_by_family() -> list[tuple[str, str, Rejection]]:
+    """The name of each wrong solution, its family, and its expected rejection."""
+    found: list[tuple[str, str, Rejection]] = [
+        (file.parent.name, file.parents[1].name, load(KnownBad, file)) for file in _known_bad_files()
+    ]
     for table in _tables():
-        found |= {fault.name: fault for fault in load(FaultTable, table).faults}
-    return dict(sorted(found.items()))
+        found += [(fault.name, table.parent.name, fault) for fault in load(FaultTable, table).faults]
+    return found
 
 
 def honest() -> list[Solution]:

@@ -7,12 +7,13 @@ from gdnspec.catalog.families import FAMILY_FILE, Family, families
 from gdnspec.model.budget import METRICS, freeze
 from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
-from gdnspec.model.loading import load_lines
+from gdnspec.model.loading import load_lines, starts_with
 from gdnspec.model.session_line import SessionLine
 
 SESSIONS_FILE = "sessions.jsonl"
 EMPTY = "is empty: a file of sessions has one JSON object per line"
 MAKE = "gdnspec workloads generate --sessions writes such a file"
+WORKLOADS = "gdnspec check DEFINITION --workloads FILE judges workloads"
 
 
 def sessions_file(family: Family) -> Path:
@@ -49,7 +50,12 @@ def names(family: Family, line: SessionLine) -> dict[str, str]:
 
 def load_sessions(file: Path, family: Family) -> list[SessionLine]:
     """All sessions of a file. Raises `SpecError` with every problem, and for a file without a line."""
-    rows = load_lines(SessionLine, file)
+    try:
+        rows = load_lines(SessionLine, file)
+    except SpecError:
+        if starts_with(file, "axes"):
+            raise SpecError([Problem(file, "is a file of workloads, not of sessions", hint=WORKLOADS)]) from None
+        raise
     problems = [] if rows else [Problem(file, EMPTY, hint=MAKE)]
     seen: dict[str, int] = {}
     for number, line in rows:

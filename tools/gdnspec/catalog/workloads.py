@@ -5,16 +5,22 @@ from pathlib import Path
 from gdnspec.catalog.definitions import Found, preset_of
 from gdnspec.catalog.families import FAMILY_FILE
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
-from gdnspec.model.loading import is_file, load_lines
+from gdnspec.model.loading import is_file, load_lines, starts_with
 from gdnspec.model.workload import Workload
 
 EMPTY = "is empty: a file of workloads has one JSON object per line"
 MAKE = "gdnspec workloads generate writes such a file"
+SESSIONS = "gdnspec check --sessions --workloads FILE judges sessions"
 
 
 def load_workloads(file: Path, found: Found) -> list[Workload]:
     """All workloads of a file. Raises `SpecError` with every problem, and for a file without a line."""
-    rows = load_lines(Workload, file)
+    try:
+        rows = load_lines(Workload, file)
+    except SpecError:
+        if starts_with(file, "steps"):
+            raise SpecError([Problem(file, "is a file of sessions, not of workloads", hint=SESSIONS)]) from None
+        raise
     problems = [] if rows else [Problem(file, EMPTY, hint=MAKE)]
     seen: dict[str, int] = {}
     for number, workload in rows:

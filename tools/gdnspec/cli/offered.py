@@ -7,7 +7,7 @@ import typer
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES
 
-LISTS = ("definitions", "solutions", "workloads", "presets", "regimes")  # what gdnspec list shows
+LISTS = ("definitions", "solutions", "workloads", "presets", "regimes", "faults")  # what gdnspec list shows
 LANGUAGES = ("python", "triton", "cuda")
 
 

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 from gdnspec.catalog.session_faults import read_table, tables
 from gdnspec.cli.console import add_row, complain, print_table, say, table
-from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.errors import SpecError, near_ones
 from gdnspec.model.session_fault import SessionFault
 
 if TYPE_CHECKING:
     from gdnspec.sessions.trials import Tried
+
+ALL = "gdnspec list faults shows all"
 
 
 def refuse(given: dict[str, bool]) -> None:
@@ -26,7 +28,7 @@ def chosen(names: list[str]) -> list[tuple[Path, SessionFault]]:
     every = [fault.name for _, fault in known] + [file.parent.name for file in tables()]
     for name in names:
         if name not in every:
-            raise SpecError(f"no fault of sessions has the name {name!r} ({nearest(name, every)})")
+            raise SpecError(f"no fault of sessions has the name {name!r} ({near_ones(name, every, ALL)})")
     return [(file, fault) for file, fault in known if not names or fault.name in names or file.parent.name in names]
 
 

@@ -86,6 +86,17 @@ def nearest(word: str, valid: Iterable[str]) -> str:
     return f"valid: {listed}" if names else "there are none"
 
 
+def near_ones(word: str, valid: Iterable[str], all_shown: str) -> str:
+    """Like `nearest` where there are hundreds of names: the few that look the most like the word, and then what shows
+    all of them."""
+    names = sorted(set(valid))
+    hint = nearest(word, names)
+    if hint.startswith(NEAR):
+        return f"{hint} {all_shown}"
+    fuller = [name for name in names if _left_out(word, name)]
+    return f"the nearest: {', '.join(difflib.get_close_matches(word, fuller or names, n=3, cutoff=0))}; {all_shown}"
+
+
 def similar(word: str, valid: Iterable[str]) -> str | None:
     """The name that looks the most like a misspelt word; None if none does."""
     return next(iter(difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)), None)

@@ -1,5 +1,6 @@
 """Turns JSON text into models. Every failure is a `Problem` with its file and place."""
 
+import contextlib
 import json
 import stat
 from collections.abc import Iterator
@@ -217,6 +218,16 @@ def numbered(text: str) -> Iterator[tuple[int, str]]:
 def jsonl(path: Path) -> Iterator[tuple[int, str]]:
     """(line number, text) of every line of a JSONL file that is not blank."""
     yield from numbered(read_text(path))
+
+
+def starts_with(path: Path, key: str) -> bool:
+    """Whether the first line of a JSONL file is an object with this key: results have a status, sessions have steps,
+    workloads have axes."""
+    with contextlib.suppress(SpecError):
+        for number, text in jsonl(path):
+            data = parse_json(text, path, number)
+            return isinstance(data, dict) and key in data
+    return False
 
 
 def load_lines(model: type[M], path: Path) -> list[tuple[int, M]]:

@@ -77,6 +77,7 @@ def trials(faults: Sequence[tuple[Path, SessionFault]], every: bool) -> Iterator
 
 def run(asked: Sequence[Trial], jobs: int) -> Iterator[Tried]:
     """The trials in order, as soon as they are known, `jobs` at a time."""
+    jobs = max(1, min(jobs, len(asked) // 4))  # to start one more takes longer than a few trials
     # "spawn" and not "fork": torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, _begin, (os.getpid(),)) as pool:

@@ -157,7 +157,7 @@ def check(
         _end(broken, code)
     if watch and not (targets or solution):
         raise SpecError("--watch needs a kernel: name its folder or file, or --solution NAME")
-    definitions = wanted or (sorted({name for one in chosen for name in one.manifest.entries}) if targets else None)
+    definitions = wanted or (_served(chosen) if targets or solution else None)
     selected = _selected(definitions, suite, workload, workloads_file, invariance)
     to_stdout = str(json_file) == "-"
     reused = json_file if resume and not to_stdout else None
@@ -186,6 +186,11 @@ def check(
         this = Round(some(selected), where, extras, write, fail_fast, verbose, not to_stdout, reused, save)
         code = _watched(this, checker, chosen, find) if watch else _judged(this, checker, chosen)
     _end(broken, code)
+
+
+def _served(chosen: list[Solution]) -> list[str]:
+    """The definitions of solutions that are named: the workloads of others need not be read or drawn."""
+    return sorted({name for one in chosen for name in one.manifest.entries})
 
 
 def _selected(

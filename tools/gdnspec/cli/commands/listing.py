@@ -1,4 +1,4 @@
-"""gdnspec list: list definitions, solutions, workloads, presets or regimes."""
+"""gdnspec list: list definitions, solutions, workloads, presets, regimes or faults."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +9,8 @@ import typer
 from gdnspec.catalog import badges
 from gdnspec.catalog.definitions import applies, definitions
 from gdnspec.catalog.families import families
+from gdnspec.catalog.faults import rejections_by_family
+from gdnspec.catalog.session_faults import read_table, tables
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli import offered
@@ -36,7 +38,7 @@ def list_(
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """List definitions, solutions, workloads, presets or regimes."""
+    """List definitions, solutions, workloads, presets, regimes or faults."""
     if what not in _ROWS:
         raise SpecError(f"no list of {what!r} ({nearest(what, _ROWS)})")
     holds = matching(words) if words is not None else None
@@ -104,6 +106,15 @@ def _regimes(_: Path | None) -> Listing:
     return ["family", "regime", "inputs"], rows
 
 
+def _faults(_: Path | None) -> Listing:
+    """What `gdnspec selftest` must reject, and then what its sessions must."""
+    rows = [[name, family, "selftest", known.fault] for name, family, known in rejections_by_family()]
+    rows.sort(key=lambda row: (row[1], row[0]))
+    for file in tables():
+        rows += [[fault.name, file.parent.name, "selftest --sessions", fault.fault] for fault in read_table(file)]
+    return ["name", "family", "tried by", "fault"], rows
+
+
 _ROWS: dict[str, Callable[[Path | None], Listing]] = dict(
-    zip(offered.LISTS, (_definitions, _solutions, _workloads, _presets, _regimes), strict=True)
+    zip(offered.LISTS, (_definitions, _solutions, _workloads, _presets, _regimes, _faults), strict=True)
 )

@@ -16,8 +16,8 @@ from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, print_table, say
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.options import CallTimeout, DefinitionsDir, DeviceName
-from gdnspec.cli.session_selftest import refuse, session_selftest
-from gdnspec.model.errors import SpecError, nearest
+from gdnspec.cli.session_selftest import ALL, refuse, session_selftest
+from gdnspec.model.errors import SpecError, near_ones
 
 if TYPE_CHECKING:
     from gdnspec.check.selftest import Task
@@ -30,8 +30,8 @@ EveryWorkload = Annotated[
     bool | None,
     typer.Option(
         "--every-workload/--until-rejected",
-        help="Try each wrong solution on every workload, or only until one rejects it. Every workload takes an "
-        "hour on two processors.",
+        help="Try each wrong solution on every workload, or only until one rejects it, which takes a "
+        "fraction of the time.",
         show_default="every workload for solutions that are named, until rejected for all",
     ),
 ]
@@ -129,7 +129,8 @@ def _known(names: list[str] | None, good: list[Solution]) -> list[str]:
     everything = [*rejections(), *(solution.name for solution in good)]
     for name in found:
         if name not in everything:
-            raise SpecError(f"no known-bad or honest solution {name!r} ({nearest(name, [*everything, *families()])})")
+            hint = near_ones(name, [*everything, *families()], ALL)
+            raise SpecError(f"no known-bad or honest solution {name!r} ({hint})")
     return found
 
 
