@@ -20,6 +20,12 @@ template <class E, int D>
 struct HeadTile : RowTile<E, D, 8, 2, 4, true, true> {
   static constexpr int kBlocks = 5;
 };
-constexpr int64_t kManyHeads = 512, kVeryManyHeads = 1024;  // of all rows: from here on the one, or the other, is faster
+// Heads of all rows from which on the one, or the other, is faster.
+constexpr int64_t kManyHeads = 512;
+#ifdef GDN_INVARIANT
+constexpr int64_t kVeryManyHeads = INT64_MAX;  // the sums of tensor cores have another order
+#else
+constexpr int64_t kVeryManyHeads = 1024;
+#endif
 
 }  // namespace
