@@ -11,8 +11,8 @@ namespace {
 
 constexpr int kTileRows = 16;
 
-// k and q of one head as operands, times a power of two each that makes the largest 8 to 16. Halves hold all of their bits, but
-// of elements 2^18 times smaller than the largest.
+// k and q of one head as operands, times a power of two each that makes the largest 8 to 16. Halves hold all bits of elements
+// down to 2^-20 of the largest.
 template <int D>
 struct KeyAndQuery {
   static constexpr int J = D / 64;
