@@ -1,7 +1,7 @@
 // S [V, K] as codes, with a scale for each row. Eight lanes hold a row; a thread has the codes of a few neighbouring rows.
 #pragma once
-#include "codes.cuh"
 #include "place.cuh"
+#include "units.cuh"
 
 namespace {
 
@@ -58,7 +58,7 @@ struct CodeRows {
     }
   }
 
-  // One token on: outputs to memory, and in S the new state, its unit 1.
+  // One token on: outputs to memory, and in S the new state, in units of what the decay has kept.
   template <int N>
   __device__ __forceinline__ void step(const CodeArguments<E>& p, const Place& at, int64_t row, const float (&sums)[N],
                                        const float (&k)[C][P], const float (&v)[R], const Gates& gate,
@@ -69,12 +69,22 @@ struct CodeRows {
       float u;
       o[r] = read_out(unit[r] * sums[2 * r], unit[r] * sums[2 * r + 1], v[r], gate, factor, p.scale, u);
       const float kept = gate.alpha * unit[r];
+      const bool usual = is_usual(kept, u);
+      if (!__all_sync(kAllLanes, usual)) {
+        const float times = usual ? 1.f : kept;
+#pragma unroll
+        for (int c = 0; c < C; ++c) {
+#pragma unroll
+          for (int e = 0; e < P; ++e) S[r][c][e] *= times;
+        }
+      }
+      unit[r] = usual ? kept : 1.f;
+      const float add = u * inverse_of(unit[r]);
 #pragma unroll
       for (int c = 0; c < C; ++c) {
 #pragma unroll
-        for (int e = 0; e < P; ++e) S[r][c][e] = fmaf(u, k[c][e], kept * S[r][c][e]);
+        for (int e = 0; e < P; ++e) S[r][c][e] = fmaf(add, k[c][e], S[r][c][e]);
       }
-      unit[r] = 1.f;
     }
     if (at.key != 0) return;
     bf16* const out = p.output + (row * p.H + at.h) * D + at.channel;
@@ -87,8 +97,7 @@ struct CodeRows {
     }
   }
 
-  // S to memory: new scales, and codes. S stays as it is. The divisions are IEEE's: an approximate one would break ties
-  // between two codes at random.
+  // S to memory: new scales, and codes. S stays as it is.
   template <bool Streaming>
   __device__ __forceinline__ void store(const Place& at, E* codes, float* scales) const {
     float largest[R];
@@ -104,8 +113,7 @@ struct CodeRows {
     max_of_lanes<Tile::kLanes>(largest);
 #pragma unroll
     for (int r = 0; r < R; ++r) {
-      const bool nothing = largest[r] < kLeast;
-      const float factor = nothing ? 0.f : __fdiv_rn(kLargest<E>, largest[r]);
+      const float factor = factor_of<E>(unit[r], largest[r]);
 #pragma unroll
       for (int c = 0; c < C; ++c) {
         float x[P];
@@ -113,7 +121,7 @@ struct CodeRows {
         for (int e = 0; e < P; ++e) x[e] = __fmul_rn(S[r][c][e], factor);
         store16<Streaming>(codes + r * D + c * Place::kNextKey, to_codes<E>(x));
       }
-      if (at.key == 0) scales[r] = nothing ? 0.f : __fdiv_rn(largest[r], kLargest<E>);
+      if (at.key == 0) scales[r] = scale_of<E>(unit[r], largest[r]);
     }
   }
 };

@@ -7,9 +7,11 @@
 //                                                            largest magnitude of each row, over eight lanes
 //                                                                 └──> scale, codes to memory
 //
-//   code_rows.cuh   the kernel; codes.cuh makes numbers of codes and codes of numbers
+//   code_rows.cuh   the kernel; codes.cuh makes numbers of codes and codes of numbers, units.cuh the scales
 //   in_turn.cuh     the kernel for decode of many heads, whose rows a block takes in turn
-//   kernel.cu       what the manifest names, what a call is held to, and the tile: the place to tune
+//   whole_heads.cuh the kernel for decode of very many; head_rows.cuh its rows, halves.cuh and copies.cuh its instructions
+//   tiles.cuh       which call takes which kernel, and its tile: the place to tune
+//   kernel.cu       what the manifest names, and what a call is held to
 //   place.cuh, slots.cuh, rule.cuh, instructions.cuh, words.cuh, problem.cuh, call.cuh, host_checks.cuh
 //                   as in cuda_decode
 
@@ -18,50 +20,54 @@
 #include <tvm/ffi/function.h>
 
 #include "call.cuh"
-#include "in_turn.cuh"
+#include "tiles.cuh"
 
 namespace {
 
 constexpr DLDataType kE4M3{kDLFloat8_e4m3fn, 8, 1};
 constexpr DLDataType kInt8{kDLInt, 8, 1};
 
-// Lanes in a row, 16-byte loads a thread, warps a block.
-template <class E, int D, Slots slots>
-struct CodeTile {
-  using Type = RowTile<E, D, 8, 4, 4, true>;
-};
-template <class E, int D>
-struct CodeTile<E, D, Slots::kVerify> {
-  using Type = RowTile<E, D, 8, 2, 8, true>;
-};
-
-template <class Tile, class E>
-void launch(void (*kernel)(CodeArguments<E>), const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  static const bool has_early_launch = [] {  // of the first device: the module is built for one architecture
+// Has early launch, and copies to shared memory. Of the first device: the module is built for one architecture.
+bool is_hopper() {
+  static const bool found = [] {
     int major = 0;
     TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
     return major >= 9;
   }();
+  return found;
+}
+
+template <class Tile, class E>
+void launch(void (*kernel)(CodeArguments<E>), const CodeArguments<E>& p, dim3 heads, cudaStream_t stream,
+            size_t shared_bytes = 0) {
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(heads.x * Tile::kTiles, heads.y, heads.z), config.blockDim = dim3(Tile::kThreads), config.stream = stream;
-  config.attrs = &early, config.numAttrs = has_early_launch ? 1 : 0;
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &early, config.numAttrs = is_hopper() ? 1 : 0;
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p));
 }
 
-// Blocks of whole heads, and how many of them a multiprocessor holds at least: measured for heads of 128 alone.
 template <class E, int D>
-struct HeadTile : RowTile<E, D, 8, 2, 4, true, true> {
-  static constexpr int kBlocks = 5;
-};
-constexpr int64_t kManyHeads = 512;  // of all rows: from here on blocks of whole heads are faster
+void launch_whole_heads(const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
+  using Tile = WholeTile<D, 4, 4>;
+  const auto kernel = gdn_quantised_whole_heads_kernel<E, D, Tile>;
+  static const bool set = [&] {  // room for all blocks that registers leave room for
+    TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, 100));
+    return true;
+  }();
+  static_cast<void>(set);
+  launch<Tile>(kernel, p, heads, stream, Tile::kShared);
+}
 
 template <class E, int D, Slots slots>
 void launch_codes(const CodeArguments<E>& p, dim3 heads, cudaStream_t stream) {
   if constexpr (slots == Slots::kPool && D == 128) {
-    if (int64_t{heads.x} * heads.y * heads.z >= kManyHeads) {
+    const int64_t count = int64_t{heads.x} * heads.y * heads.z;
+    if (count >= kVeryManyHeads && is_hopper()) return launch_whole_heads<E, D>(p, heads, stream);
+    if (count >= kManyHeads) {
       return launch<HeadTile<E, D>>(gdn_quantised_in_turn_kernel<E, D, HeadTile<E, D>>, p, heads, stream);
     }
   }

@@ -168,11 +168,9 @@ void verify_tree(ffi::TensorView q, ffi::TensorView k, ffi::TensorView v, ffi::T
   call.require_all();
   const Requirements require{pool.device()};
   require("parents", parents, kInt32, 4, {q.size(0), q.size(1)});
-  TVM_FFI_CHECK(same(pool.dtype(), kFloat32), ValueError)
-      << "pool is " << name_of(pool.dtype()) << ": trees of drafts are served on float32 states";
   if (q.size(0) == 0) return;
   const ffi::CUDADeviceGuard guard(pool.device().device_id);
-  by_size(pool, float{}, [&](auto element, auto size) {
+  by_state(pool, [&](auto element, auto size) {
     using E = decltype(element);
     constexpr int kSize = decltype(size)::value;
     TreeArguments<E> p{};

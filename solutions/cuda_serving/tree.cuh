@@ -3,6 +3,9 @@
 // A token that follows the last one finds its state in registers. After a leaf, a thread reads the state of the token that
 // branches from the buffer of steps. It has written the same words there itself, so no thread waits for another, and
 // they are still in the L2 cache as a rule. A tree with n leaves costs n - 1 such reads, in whatever order its tokens are.
+//
+// Where states are stored as bfloat16, what lies in the buffer is rounded, and the state that goes on is not: a branch begins with
+// the state in the pool and takes the tokens above it once more.
 #pragma once
 #include "calls.cuh"
 
@@ -49,7 +52,7 @@ constexpr int kTreeBlocks = D == 256 ? 3 : D == 128 ? 4 : 6;
 
 template <class E, int D>
 __global__ void __launch_bounds__(kThreads, kTreeBlocks<D>) tree_kernel(const __grid_constant__ TreeArguments<E> p) {
-  static_assert(sizeof(E) == sizeof(float), "a state that goes on is not a rounded one");
+  constexpr bool kRounded = sizeof(E) < sizeof(float);
   const Place<E, D> at(p.H);
   const int slot = p.slots[at.row], to = p.step_slots[at.row];
   const bool live = is_slot(slot, 0, p.num_slots) && is_slot(to, 0, p.num_slots);  // -1, or none: not followed
@@ -65,15 +68,23 @@ __global__ void __launch_bounds__(kThreads, kTreeBlocks<D>) tree_kernel(const __
     int t = -1;  // rows holds the state after this token
     while (tree.left != 0) {
       int next = tree.take_child(t);
+      uint32_t path = 0;  // a bit for each token to take
       if (next < 0) {
         do {
           t = tree.parent(t);
           next = tree.take_child(t);
         } while (next < 0);
-        rows.load(t < 0 ? start : steps + t * step_size);
+        rows.load(t < 0 || kRounded ? start : steps + t * step_size);
+        for (int above = t; kRounded && above >= 0; above = tree.parent(above)) path |= 1u << above;
       }
       t = next;
-      verify_token(p, at, rows, first + t);
+      if constexpr (kRounded) {
+        path |= 1u << t;
+#pragma unroll 1
+        for (; path != 0; path &= path - 1) verify_token(p, at, rows, first + __ffs(static_cast<int>(path)) - 1);
+      } else {
+        verify_token(p, at, rows, first + t);
+      }
       rows.store(steps + t * step_size);
     }
   }

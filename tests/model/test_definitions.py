@@ -52,6 +52,7 @@ GRADIENTS_AROUND = (
 SERVING = (
     "gdn_verify_drafts_k_last", "gdn_verify_drafts_k_last_bf16_state", "gdn_prefill_pool_k_last",
     "gdn_prefill_pool_k_last_bf16_state", "gdn_prefill_pool_k_last_slot_zero", "gdn_verify_tree_k_last",
+    "gdn_verify_tree_k_last_bf16_state",
     "gdn_commit_states_k_last", "gdn_commit_states_k_last_bf16_state", "gdn_conv1d_verify",
     "gdn_conv1d_verify_tree",
     "gdn_prefill_checkpoints_absolute", "gdn_conv1d_checkpoints_absolute",

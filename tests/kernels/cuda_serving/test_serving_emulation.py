@@ -24,7 +24,7 @@ ROWS = [
     *((PREFILL, row) for row in ("ragged", "behind", "skips", "empty", "gqa", "only_required")),
     *((COMMIT, row) for row in ("mixed", "skips", "none_first")),
     (f"{DRAFTS}_bf16_state", "mixed"), (f"{PREFILL}_bf16_state", "ragged"), (f"{COMMIT}_bf16_state", "mixed"),
-    (f"{PREFILL}_slot_zero", "skips"),
+    *((f"{TREE}_bf16_state", row) for row in ("mixed", "bushy", "late_root")), (f"{PREFILL}_slot_zero", "skips"),
 ]  # fmt: skip
 
 pytestmark = [pytest.mark.thorough, pytest.mark.skipif(GXX is None, reason="no g++ here")]
@@ -62,7 +62,7 @@ def called(library: ctypes.CDLL, name: str, given: dict[str, Any]) -> Tensor | N
         names = ("q", "k", "v", "pool", "slots", "step_states", "step_slots", "drafts", "A_log", "a", "dt_bias", "b")
         inputs = [given[name] for name in names]
         sizes = [B, T, H, heads, len(pool), int(norm), pool.stride(0)]
-        tree = [given["parents"]] if name == TREE else []
+        tree = [given["parents"]] if name.startswith(TREE) else []
         run(getattr(library, f"{'tree' if tree else 'verify'}_{kind}_{D}"), [*inputs, output, *tree], sizes, scale)
         return output
     names = ("q", "k", "v", "g", "beta", "cu_seqlens", "pool", "slots", "has_initial_state")

@@ -27,6 +27,7 @@ inline uint32_t __float_as_uint(float x) { return bits_of<uint32_t>(x); }
 inline float __uint_as_float(uint32_t x) { return bits_of<float>(x); }
 inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline int __ffs(int x) { return __builtin_ffs(x); }
 using std::max;
 using std::min;
 

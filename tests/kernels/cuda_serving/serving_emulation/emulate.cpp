@@ -46,10 +46,10 @@ void verify_of(void* const* x, const int64_t* sizes, float scale) {
   launch(sizes[0] * sizes[2] * Tile<E, D>::kTiles, [&] { verify_kernel<E, D>(p); });
 }
 
-template <int D>
+template <class E, int D>
 void tree_of(void* const* x, const int64_t* sizes, float scale) {
-  const TreeArguments<float> p{verify_arguments<float, D>(x, sizes, scale), at<int32_t>(x, 13)};
-  launch(sizes[0] * sizes[2] * Tile<float, D>::kTiles, [&] { tree_kernel<float, D>(p); });
+  const TreeArguments<E> p{verify_arguments<E, D>(x, sizes, scale), at<int32_t>(x, 13)};
+  launch(sizes[0] * sizes[2] * Tile<E, D>::kTiles, [&] { tree_kernel<E, D>(p); });
 }
 
 template <class E, int D>
@@ -68,7 +68,8 @@ extern "C" {
 
 #define FOR(D)                                                                                                \
   void verify_float32_##D(void** x, int64_t* n, float scale) { verify_of<float, D>(x, n, scale); }            \
-  void tree_float32_##D(void** x, int64_t* n, float scale) { tree_of<D>(x, n, scale); }                       \
+  void tree_float32_##D(void** x, int64_t* n, float scale) { tree_of<float, D>(x, n, scale); }                \
+  void tree_bfloat16_##D(void** x, int64_t* n, float scale) { tree_of<bf16, D>(x, n, scale); }                \
   void verify_bfloat16_##D(void** x, int64_t* n, float scale) { verify_of<bf16, D>(x, n, scale); }            \
   void prefill_float32_##D(void** x, int64_t* n, float scale) { prefill_of<float, D>(x, n, scale); }          \
   void prefill_bfloat16_##D(void** x, int64_t* n, float scale) { prefill_of<bf16, D>(x, n, scale); }
