@@ -23,6 +23,7 @@ the first has what passes between tokens, the second dq and dk. gates_kernel (ga
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -30,9 +31,13 @@ import triton
 import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
-from cut import INTERPRETED, SHORT, STEEP_CHANNELS, Blocking, ahead, blocking, launch, padded, segment_of
+from cut import (
+    CUTS, EARLY, HOIST, INTERPRETED, PARTS, SHORT, STEEP_CHANNELS, Blocking, ahead, beside, blocking, launch, padded,
+    segment_of, within_gradients,
+)  # fmt: skip
 from gates import gates_kernel, steep_kernel
 from gradients import gradients_kernel, shared_kernel
+from lanes import Step, run_steps
 from prepare import prepare_kernel
 from room import Problem, Workspace, workspace
 from scan import scan_kernel
@@ -63,6 +68,7 @@ class Call:
     size: Problem
     cut: Blocking
     rounds: int
+    beside: bool
     work: Workspace
     k_first: bool
     between: tuple[torch.Tensor, torch.Tensor, int] | None  # checkpoints, first row of each sequence, chunks apart
@@ -74,6 +80,11 @@ class Call:
     def short(self) -> bool:
         """Two programs per multiprocessor are better there than loads far ahead."""
         return self.size.total <= SHORT * self.size.num_seqs
+
+    @property
+    def parts(self) -> int:
+        """Into how many the chunks of a sequence or segment are cut: a round is one of them."""
+        return PARTS if self.beside else self.rounds
 
     def stages(self, most: int) -> int:
         return ahead(min(most, 2) if self.short else most, self.q.device)
@@ -88,27 +99,28 @@ def prepare(x: Call) -> None:
     )  # fmt: skip
 
 
-def forward(x: Call, name: str, programs: int, segment: int) -> None:
+def forward(x: Call, name: str, programs: int, segment: int, part: int = 0, many: int = 1, sums: bool = False) -> None:
+    """sums: for dbeta, of chunks from which the walk back has left dv."""
     (warps, registers, BV, stages), D = x.cut.forward, x.size.D
     checkpoints, first, _ = x.between or (None, None, 0)
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
-        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.decay,
-        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, checkpoints, first,
-        0 if checkpoints is None else len(checkpoints), HV=x.v.shape[1],
+        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
+        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, x.work.of_walk, checkpoints, first,
+        0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=segment, **launch(warps, registers), **x.common,
+        PASS=name, SEGMENT=segment, PARTS=x.parts if x.beside else 1, SUMS=sums, **launch(warps, registers), **x.common,
     )  # fmt: skip
 
 
-def walk_back(x: Call, name: str, nth: int) -> None:
+def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True) -> None:
     (warps, registers, BV, stages), D, whole = x.cut.backward, x.size.D, name == "whole"
-    dht = x.dh0 if whole and nth else x.dht  # a round goes on from there
+    dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
-        x.work.decay, dht, x.work.ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, nth, HQ=x.q.shape[1],
+        x.work.decay, dht, x.work.ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, part, many, HQ=x.q.shape[1],
         HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages), PASS=name,
-        SEGMENT=x.size.segment, ROUNDS=1 if name == "moves" else x.rounds, **launch(warps, registers), **x.norm,
-        **x.common,
+        SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.parts, ALL=x.rounds == 1, SUMS=sums, HOIST=HOIST,
+        **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
 
 
@@ -122,42 +134,44 @@ def scan(x: Call, given, found, reverse: bool) -> None:
     )  # fmt: skip
 
 
-def gradients(x: Call, nth: int) -> None:
-    """Of the chunks whose gradients of states the last walk has left."""
-    HQ, HK, D, places = x.q.shape[1], x.k.shape[1], x.size.D, x.size.kept(x.rounds)
-    parts = {"SEGMENT": x.size.segment, "ROUNDS": x.rounds}
-    warps, registers, BD = x.cut.within
-    within_kernel[(places * x.size.H,)](
-        x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
-        x.work.between, x.scale, x.size.num_seqs, x.size.total, nth, HQ=HQ, BD=BD, **parts,
-        **launch(warps, registers), **x.norm, **x.common,
-    )  # fmt: skip
-    warps, registers, BK, BV, stages = x.cut.gradients
-    of_gradients = {name: value for name, value in x.common.items() if name != "TERMS"}
-    gradients_kernel[(places * HK * triton.cdiv(D, BK),)](
+def gradients(x: Call, part: int, many: int = 1) -> None:
+    """Of the chunks of some parts, for which a walk has left gradients of states."""
+    HQ, HK, D, places = x.q.shape[1], x.k.shape[1], x.size.D, x.size.places(x.parts)
+    parts = {"SEGMENT": x.size.segment, "PARTS": x.parts}
+    of_within, of_gradients = x.cut.within, x.cut.gradients
+    fused = within_gradients(D, x.work.r.dtype, places * HK * many)
+    if not fused:
+        within_kernel[(places * many * x.size.H,)](
+            x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
+            x.work.between, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=of_within[2], **parts,
+            **launch(*of_within[:2]), **x.norm, **x.common,
+        )  # fmt: skip
+    warps, registers, BK, BV, stages = of_gradients
+    gradients_kernel[(places * many * HK * (1 if fused else triton.cdiv(D, BK)),)](
         x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, x.work.ends,
-        x.work.decay, x.work.P, x.work.inverse, x.dq, x.dk, x.dv, x.work.of_gradients, x.scale, x.size.num_seqs,
-        x.size.total, nth, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV, STAGES=ahead(stages, x.q.device),
-        HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None, K_FIRST=x.k_first, **parts,
-        **launch(warps, registers), **x.norm, **of_gradients,
+        x.work.decay, x.work.later, x.work.inverse, x.work.P, x.work.between, x.dq, x.dk, x.dv, x.work.of_gradients,
+        x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV,
+        STAGES=ahead(stages, x.q.device), HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None,
+        K_FIRST=x.k_first, ALL=x.rounds == 1, WITHIN=of_within[2] if fused else 0, **parts,
+        **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
 
 
 def of_values_and_gates(x: Call) -> None:
     """What is left once all rounds are done."""
     HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
+    gates_kernel[(slots * H,)](
+        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.work.dv, x.dg, x.dbeta,
+        x.size.num_seqs, x.size.total, D=D, BD=min(64, padded(D)), GATE=x.gates["GATE"],
+        VALUE_SLICES=x.size.value_slices, BESIDE=x.beside, **launch(1, 0), **of_gates,
+    )  # fmt: skip
     if x.work.dv is not x.dv:
         warps, _, _, BV, _ = x.cut.gradients
         shared_kernel[(slots * HV,)](
             x.cu_seqlens, x.work.dv, x.dv, x.size.num_seqs, x.size.total, HV=HV, H=H, D=D, C=CHUNK, BD=BV,
             **launch(warps, 0),
         )  # fmt: skip
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
-    gates_kernel[(slots * H,)](
-        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
-        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
-        **of_gates,
-    )  # fmt: skip
     if x.gates["GATE"] == "linear":
         heads = min(4, H & -H)  # a power of two that divides H
         steep_kernel[(slots * (H // heads),)](
@@ -168,12 +182,8 @@ def of_values_and_gates(x: Call) -> None:
         )  # fmt: skip
 
 
-def run(x: Call) -> None:
-    """All launches. Without tokens there is one, which hands dht on as dh0."""
-    if x.size.total == 0:
-        walk_back(x, "whole", 0)
-        return
-    prepare(x)
+def walk_forward(x: Call) -> None:
+    """Over all chunks."""
     segment = x.size.segment
     if segment:
         forward(x, "moves", 2 * x.size.segments, segment)
@@ -185,7 +195,35 @@ def run(x: Call) -> None:
         forward(x, "parts", x.size.segments, segment)
     else:
         forward(x, "whole", x.size.num_seqs, 0)
-    if segment:
+
+
+def side_by_side(x: Call) -> list[Step]:
+    """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta. The
+    gradients of the chunks behind that place are found beside the rest of the walk back."""
+    count, early, cuts = x.size.num_seqs, EARLY, (EARLY, *CUTS, PARTS)
+    first = Step(0, lambda: prepare(x))
+    back = Step(2, lambda: walk_back(x, "whole", 0, early, False), (first,))
+    forth = Step(1, lambda: forward(x, "whole", count, 0, early, PARTS - early), (first,))
+    steps = [first, back, forth, Step(1, lambda: forward(x, "parts", count, 0, 0, early, True), (back,))]
+    steps.append(Step(0, lambda: gradients(x, 0, early), (steps[-1],)))
+    for begin, end in pairwise(cuts):
+        of = (begin, end - begin)
+        steps.append(Step(2, lambda of=of: walk_back(x, "whole", *of), (forth,)))
+        steps.append(Step(3, lambda of=of: gradients(x, *of), (steps[-1],)))
+    return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
+
+
+def run(x: Call) -> None:
+    """All launches. Without tokens there is one, which hands dht on as dh0."""
+    if x.size.total == 0:
+        walk_back(x, "whole", 0)
+        return
+    if x.beside:
+        run_steps(side_by_side(x), x.q.device)
+        return
+    prepare(x)
+    walk_forward(x)
+    if x.size.segment:
         walk_back(x, "moves", 0)
         scan(x, x.dht, x.dh0, True)
     for nth in range(x.rounds):
@@ -216,13 +254,14 @@ def backward(
     size = Problem(
         total, num_seqs, H, D, segment_of(num_seqs, H, total, D, operand), triton.cdiv(D, of_values),
         triton.cdiv(D, BK) * triton.cdiv(D, BV),
+        not between and beside(num_seqs, H, total, triton.cdiv(D, of_values)),
     )  # fmt: skip
-    rounds, work = workspace(size, inputs, dv, operand)
+    rounds, both, work = workspace(size, inputs, dv, operand)
     common = {"HK": k.shape[1], "H": H, "D": D, "C": CHUNK, "OPERAND": tl.bfloat16 if bf16 else tl.float32}
     common |= {"TERMS": terms, "PRECISION": precision}
     run(Call(
         q, k, v, g, beta, cu_seqlens, initial_state, D**-0.5 if scale is None else float(scale), do, dht, dq, dk, dv,
-        dg, dbeta, dh0, size, cut, rounds, work, k_first, between,
+        dg, dbeta, dh0, size, cut, rounds, both, work, k_first, between,
         gates={"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None},
         norm={"norm_ptr": rstd_q, "NORMED": rstd_q is not None}, common=common,
     ))  # fmt: skip

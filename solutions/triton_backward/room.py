@@ -19,6 +19,7 @@ class Problem(NamedTuple):
     segment: int  # chunks, or 0
     value_slices: int  # of backward_kernel
     key_slices: int  # of gradients_kernel, times its turns over value channels
+    beside: bool  # both walks side by side, if there is room
 
     @property
     def slots(self) -> int:
@@ -29,11 +30,11 @@ class Problem(NamedTuple):
     def segments(self) -> int:
         return triton.cdiv(self.total, CHUNK * self.segment) + self.num_seqs - 1 if self.segment else 0
 
-    def kept(self, rounds: int) -> int:
-        """Places for the gradients of states that a round leaves."""
+    def places(self, parts: int) -> int:
+        """For the chunks of one part of so many (chunks.py)."""
         if self.segment:
-            return self.segments * (self.segment // rounds)
-        return triton.cdiv(self.total, CHUNK * rounds) + self.num_seqs - 1
+            return self.segments * (self.segment // parts)
+        return triton.cdiv(self.total, CHUNK * parts) + self.num_seqs - 1
 
 
 class Workspace(NamedTuple):
@@ -58,7 +59,7 @@ class Workspace(NamedTuple):
 OPERANDS = ("starts", "ends", "r", "dv", "inverse", "P", "later", "moves")  # the others are float32
 
 
-def shapes(x: Problem, rounds: int) -> dict[str, tuple[int, ...]]:
+def shapes(x: Problem, rounds: int, beside: bool) -> dict[str, tuple[int, ...]]:
     states, triangle = (x.H, x.D, x.D), CHUNK * (CHUNK + 8) // 2
     of_chunks = dict.fromkeys(("inverse", "P"), (x.slots, x.H, triangle)) | {
         "starts": (x.slots, *states), "decay": (x.slots, x.H, 8, CHUNK), "between": (x.slots, x.H, CHUNK),
@@ -66,8 +67,11 @@ def shapes(x: Problem, rounds: int) -> dict[str, tuple[int, ...]]:
         "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
     }  # fmt: skip
     of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"falls": (x.segments, x.H)}
+    if beside:  # the walk forward is two launches, too
+        of_segments["bounds"] = (x.num_seqs, *states)
     of_tokens = dict.fromkeys(("r", "dv"), (x.total, x.H, x.D))
-    return of_chunks | of_segments | of_tokens | {"ends": (x.kept(rounds), *states), "later": (CHUNK, CHUNK)}
+    ends = (x.slots if rounds == 1 else x.places(rounds), *states)
+    return of_chunks | of_segments | of_tokens | {"ends": ends, "later": (CHUNK, CHUNK)}
 
 
 def room_in(dv: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
@@ -76,15 +80,20 @@ def room_in(dv: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     return dv.view(-1)[:count].view(shape) if dv.dtype == dtype and dv.numel() >= count else None
 
 
-def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> tuple[int, Workspace]:
-    """The fewest rounds with which the workspace takes at most twice the bytes of the inputs, else the most, and the
-    workspace. dv [total, HV, D] is an output; operands are of type `dtype`."""
+def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> tuple[int, bool, Workspace]:
+    """In how many rounds, whether both walks are side by side, and the workspace. It takes at most twice the bytes of
+    the inputs, with the fewest rounds that do, if there are such. dv [total, HV, D] is an output; operands are of type
+    `dtype`."""
     within = {"dv": dv} if dv.dtype == dtype and dv.shape[1] == x.H else {}
-    moves = room_in(dv, shapes(x, 1)["moves"], dtype) if within else None
+    moves = room_in(dv, shapes(x, 1, False)["moves"], dtype) if within else None
     within |= {} if moves is None else {"moves": moves}
-    for rounds in (2,) if INTERPRETED and x.segment else (1, 2, 4):  # segments in rounds are to be seen there
-        new = {name: shape for name, shape in shapes(x, rounds).items() if name not in within}
+    ways = [(1, True)] if x.beside else []
+    # segments in rounds are to be seen in the interpreter
+    ways += [(2, False)] if INTERPRETED and x.segment else [(1, False), (2, False), (4, False)]
+    for rounds, beside in ways:
+        new = {name: shape for name, shape in shapes(x, rounds, beside).items() if name not in within}
         of = {name: dtype if name in OPERANDS else torch.float32 for name in new}
         if sum(of[n].itemsize * math.prod(shape) for n, shape in new.items()) <= 2 * inputs:
             break
-    return rounds, Workspace(**within, **{name: dv.new_empty(shape, dtype=of[name]) for name, shape in new.items()})
+    found = {name: dv.new_empty(shape, dtype=of[name]) for name, shape in new.items()}
+    return rounds, beside, Workspace(**within, **found)

@@ -1,9 +1,9 @@
 """Calls of triton_backward that no workload makes, in Triton's interpreter: the arguments are an entry's name, the type
-of q, a folder for builds, and the lengths of sequences.
+of q, a folder for builds, how many times as much memory a call may take, and the lengths of sequences.
 
 Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints
-the largest error of each gradient beside the reference in float64, relative to the gradient's norm, and in how many
-rounds the walk back went.
+the largest error of each gradient beside the reference in float64, relative to the gradient's norm, in how many rounds
+the walk back went, and whether both walks were side by side.
 """
 
 import json
@@ -21,7 +21,7 @@ from gdnspec.build.loader import load_function  # noqa: E402
 from reference.gdn import backward  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
-LENGTHS, BEHIND, D = [int(text) for text in sys.argv[4:]], 7, 32
+ROOM, LENGTHS, BEHIND, D = int(sys.argv[4]), [int(text) for text in sys.argv[5:]], 7, 32
 OUTPUTS = ("dq", "dk", "dv", "dg", "dbeta", "dh0")
 
 
@@ -55,11 +55,12 @@ def main() -> None:
     given = inputs(entry, dtype)
     found = empty_outputs(given)
     call = load_function(ROOT / "solutions/triton_backward", f"kernel.py::{entry}", build)
-    workspace, rounds = call.__globals__["workspace"], []
+    workspace, ways = call.__globals__["workspace"], []
 
-    def seen(*sizes: Any) -> Any:
-        rounds.append(workspace(*sizes)[0])
-        return rounds[-1], workspace(*sizes)[1]
+    def seen(size: Any, inputs: int, *of: Any) -> Any:
+        rounds, beside, work = workspace(size, inputs * ROOM, *of)
+        ways.append((rounds, beside))
+        return rounds, beside, work
 
     call.__globals__["workspace"] = seen
     call(**given, **found)
@@ -72,7 +73,9 @@ def main() -> None:
         errors[name] = float((found[name][rows].double() - wanted[rows]).norm() / wanted[rows].norm())
     empty = [n for n, length in enumerate(LENGTHS) if length == 0]
     kept = bool((found["dh0"][empty] == given["dht"][empty]).all())
-    said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept, "rounds": rounds}
+    ((rounds, beside),) = ways
+    said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept}
+    said |= {"rounds": rounds, "side by side": beside}
     print(json.dumps(said))
 
 
