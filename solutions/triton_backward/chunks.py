@@ -64,8 +64,8 @@ def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.
 def span_of(cu_seqlens_ptr, n, place, length, first, many, total, C: tl.constexpr, SEGMENT: tl.constexpr,
             PARTS: tl.constexpr):  # fmt: skip
     """What `many` parts from `first` on take of sequence n, or of the segment at `place`, with so many tokens: the last
-    of their chunks, from which a walk goes back, how many there are (none: 0 or less), and the first place for the
-    gradients of states of one part.
+    of their chunks, from which a walk goes back, how many there are (none: 0 or less), how many a part has, and the
+    first place for the gradients of states of one part.
 
     A sequence or segment has PARTS parts of so many chunks each, counted from its end; the last ones may lack some.
     Places are numbered as slots are: for sequences with chunks of C PARTS tokens.
@@ -76,7 +76,7 @@ def span_of(cu_seqlens_ptr, n, place, length, first, many, total, C: tl.constexp
     else:
         span, kept = SEGMENT // PARTS, place * (SEGMENT // PARTS)
     last = chunks - 1 - first * span
-    return last, tl.minimum(last + 1, span * many), kept
+    return last, tl.minimum(last + 1, span * many), span, kept
 
 
 @triton.jit
@@ -89,7 +89,7 @@ def chunk_of_part(cu_seqlens_ptr, at, part, num_seqs, total, C: tl.constexpr, SE
     else:
         place = at // (SEGMENT // PARTS)
     n, start, slot, length = chunks_of(cu_seqlens_ptr, place.to(tl.int64), num_seqs, total, C, SEGMENT)
-    last, turns, kept = span_of(cu_seqlens_ptr, n, place, length, part, 1, total, C, SEGMENT, PARTS)
+    last, turns, _, kept = span_of(cu_seqlens_ptr, n, place, length, part, 1, total, C, SEGMENT, PARTS)
     turn = (at - kept).to(tl.int32)
     chunk = (last - turn).to(tl.int64)
     count = tl.where(turn < turns, tl.minimum(length - chunk * C, C), 0)

@@ -11,9 +11,13 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHORT = 512  # tokens per sequence, on average, up to which walks load two chunks ahead
 PARTS = 16  # of a sequence, where both walks are side by side
 EARLY = 6  # so many of them, the last, are walked back before their r is known
+KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
 BESIDE = 66  # programs of a walk, of which a multiprocessor has one, up to which both are side by side
+FEWEST = 32
+MOVES_AHEAD = 4
 LEAST_PROGRAMS = 132
 FUSED = True
+PROGRAMS = 2
 HOIST = False
 CUTS: tuple[int, ...] = ()
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
@@ -57,10 +61,14 @@ def beside(num_seqs: int, H: int, total: int, slices: int) -> bool:
     """Whether both walks are to go side by side: where both leave multiprocessors to each other."""
     if INTERPRETED:
         return num_seqs * H >= 4
-    return num_seqs * H * slices <= BESIDE and total >= CHUNK * PARTS * num_seqs
+    return FEWEST <= num_seqs * H * slices <= BESIDE and total >= CHUNK * PARTS * num_seqs
 
 
-def within_gradients(D: int, operand: torch.dtype, programs: int) -> bool:
+def multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
+
+
+def within_gradients(operand: torch.dtype, programs: int) -> bool:
     """Whether gradients_kernel does the work of within_kernel."""
     return FUSED and operand == torch.bfloat16 and (INTERPRETED or programs >= LEAST_PROGRAMS)
 

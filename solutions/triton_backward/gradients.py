@@ -142,79 +142,78 @@ def within_heads(
         tl.store(between_ptr + at * C + t, found)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places"])
+@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places", "tasks"])
 def gradients_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr,
     later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total,
-    part, places, norm_ptr,
+    part, places, tasks, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
     TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     STAGES: tl.constexpr, SEGMENT: tl.constexpr, PARTS: tl.constexpr, ALL: tl.constexpr, WITHIN: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk of a part, a key head and a slice of the key channels, and takes the heads that share the
-    key head in turn: so dq and dk are sums in one order, and are rounded once. With WITHIN, which is how many channels
+    """A task is a chunk of a part, a key head and a slice of the key channels. It takes the heads that share the key head
+    in turn: so dq and dk are sums in one order, and are rounded once. With WITHIN, which is how many channels
     within_kernel would take at a time, it has all slices, and does the work of within_kernel first: what both read is
-    then still in the cache."""
+    then still in the cache. Programs that are fewer than tasks leave room for a walk beside them."""
     GROUP: tl.constexpr = H // HK
     OUTER: tl.constexpr = HQ // HK  # GQA: query heads share keys and values, and each has a sum of its own
     INNER: tl.constexpr = GROUP // OUTER
     SLICES: tl.constexpr = (D + BK - 1) // BK
     HERE: tl.constexpr = SLICES if WITHIN > 0 else 1
     APART: tl.constexpr = SLICES // HERE
-    pair, own = tl.program_id(0) // APART, tl.program_id(0) % APART
-    head, place = pair % HK, pair // HK
-    part, place = part + place // places, place % places
-    n, slot, first, count = chunk_of_part(cu_seqlens_ptr, place, part, num_seqs, total, C, SEGMENT, PARTS)
-    t = tl.arange(0, C)
-    chunk = part.to(tl.int64) * places + place  # all rows are in those of all parts
-    behind = chunk * C + t
-    none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
-    if tl.max(none.to(tl.int32), axis=0) > 0:
-        for of in tl.range(own, own + HERE):
-            zeros_behind(chunk, head, t, of * BK + tl.arange(0, BK), none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C)
-    if count <= 0:  # a place that no chunk has
-        return
-
-    end = slot if ALL else place.to(tl.int64)
-    k_ptr += (first * HK + head) * D
-    do_ptr += first * H * D
-    r_ptr += first * H * D
-    dv_ptr += first * H * D
-    row, norm_at = t < count, first * HQ + t * HQ
-    if WITHIN > 0:
-        within_heads(
-            k_ptr, do_ptr, r_ptr, dv_ptr, decay_ptr, later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, scale,
-            norm_ptr, norm_at, slot, head, t, row, NORMED, HQ, HK, H, D, OPERAND, TERMS, PRECISION, C, WITHIN, GROUP,
-        )  # fmt: skip
-        tl.debug_barrier()  # the triangles are written
-    for step in tl.range(0, HERE, num_stages=1):
-        of = own + step
-        j = of * BK + tl.arange(0, BK)
-        k_at = k_ptr + t[:, None] * (HK * D) + j[None, :]
-        q_at = q_ptr + first * HQ * D + t[:, None] * (HQ * D) + j[None, :]
-        dK = tl.zeros([C, BK], dtype=tl.float32)
-        for outer in tl.range(0, OUTER, num_stages=1):  # a head may have one turn: loads ahead here would be too many
-            dQ = tl.zeros([C, BK], dtype=tl.float32)
-            heads = head * GROUP + outer * INNER
-            dQ, dK = through_states(
-                dQ, dK, k_at, q_at, do_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr, sums_ptr, scale, norm_ptr,
-                norm_at, slot, end, heads, t, j, row, of, NORMED, HQ, H, D, OPERAND, PRECISION, C, BV, INNER, SLICES,
-                STAGES,
-            )  # fmt: skip
-            dQ, dK = between_tokens(
-                dQ, dK, k_at, q_at, of_scores_ptr, of_keys_ptr, slot, heads, t, j, row, HQ, H, D, OPERAND, PRECISION, C,
-                INNER, STAGES,
-            )  # fmt: skip
-            store_channels(
-                dq_ptr + (first * HQ + head * (HQ // HK) + outer) * D, dQ, t, j, row, HQ, D
-            )  # fmt: skip
-        store_channels(dk_ptr + (first * HK + head) * D, dK, t, j, row, HK, D)
-        if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
-            rests_of_given(
-                cu_seqlens_ptr, total, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, n, slot, end, first, count,
-                head, of, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK, GROUP, SLICES, (D + BV - 1) // BV,
-            )  # fmt: skip
+    for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0), num_stages=1, disable_licm=True):
+        pair, own = task // APART, task % APART
+        head, at = pair % HK, pair // HK
+        here, place = part + at // places, at % places
+        n, slot, first, count = chunk_of_part(cu_seqlens_ptr, place, here, num_seqs, total, C, SEGMENT, PARTS)
+        t = tl.arange(0, C)
+        chunk = here.to(tl.int64) * places + place  # all rows are in those of all parts
+        behind = chunk * C + t
+        none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
+        if tl.max(none.to(tl.int32), axis=0) > 0:
+            for of in tl.range(own, own + HERE):
+                zeros_behind(
+                    chunk, head, t, of * BK + tl.arange(0, BK), none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C
+                )  # fmt: skip
+        if count > 0:  # else a place that no chunk has
+            end = slot if ALL else slot * 0 + at
+            of_head, of_heads, row = (first * HK + head) * D, first * H * D, t < count
+            norm_at = first * HQ + t * HQ
+            if WITHIN > 0:
+                within_heads(
+                    k_ptr + of_head, do_ptr + of_heads, r_ptr + of_heads, dv_ptr + of_heads, decay_ptr, later_ptr,
+                    of_keys_ptr, of_scores_ptr, between_ptr, scale, norm_ptr, norm_at, slot, head, t, row, NORMED, HQ,
+                    HK, H, D, OPERAND, TERMS, PRECISION, C, WITHIN, GROUP,
+                )  # fmt: skip
+                tl.debug_barrier()  # the triangles are written
+            for step in tl.range(0, HERE, num_stages=1, disable_licm=True):
+                of = own + step
+                j = of * BK + tl.arange(0, BK)
+                k_at = k_ptr + of_head + t[:, None] * (HK * D) + j[None, :]
+                q_at = q_ptr + first * HQ * D + t[:, None] * (HQ * D) + j[None, :]
+                dK = tl.zeros([C, BK], dtype=tl.float32)
+                for outer in tl.range(0, OUTER, num_stages=1):  # a head may have one turn: too many loads ahead here
+                    dQ = tl.zeros([C, BK], dtype=tl.float32)
+                    heads = head * GROUP + outer * INNER
+                    dQ, dK = through_states(
+                        dQ, dK, k_at, q_at, do_ptr + of_heads, r_ptr + of_heads, dv_ptr + of_heads, starts_ptr,
+                        ends_ptr, decay_ptr, sums_ptr, scale, norm_ptr, norm_at, slot, end, heads, t, j, row, of,
+                        NORMED, HQ, H, D, OPERAND, PRECISION, C, BV, INNER, SLICES, STAGES,
+                    )  # fmt: skip
+                    dQ, dK = between_tokens(
+                        dQ, dK, k_at, q_at, of_scores_ptr, of_keys_ptr, slot, heads, t, j, row, HQ, H, D, OPERAND,
+                        PRECISION, C, INNER, STAGES,
+                    )  # fmt: skip
+                    to = dq_ptr + (first * HQ + head * (HQ // HK) + outer) * D
+                    store_channels(to, dQ, t, j, row, HQ, D)
+                store_channels(dk_ptr + of_head, dK, t, j, row, HK, D)
+                if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
+                    rests_of_given(
+                        cu_seqlens_ptr, total, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, n, slot, end,
+                        first, count, head, of, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK, GROUP, SLICES,
+                        (D + BV - 1) // BV,
+                    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])

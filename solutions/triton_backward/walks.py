@@ -35,7 +35,7 @@ def forward_kernel(
     chunks = tl.cdiv(length, C)
     from_chunk = chunks * 0
     if PARTS > 1:  # `many` parts from the end of part `part` + `many` - 1, which comes first
-        last, turns, _ = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
+        last, turns, _, _ = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
         from_chunk, chunks = last + 1 - turns, last + 1
         if PASS == "parts" and turns <= 0:
             return
@@ -109,10 +109,10 @@ def forward_kernel(
         tl.store(bounds_ptr + bound, S, mask=there)
 
 
-@triton.jit(do_not_specialize=["total", "num_seqs", "part", "many"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "part", "many", "apart"])
 def backward_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
-    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, part, many, norm_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, part, many, apart, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
@@ -123,14 +123,14 @@ def backward_kernel(
     known yet, without SUMS, forward_kernel sums that, which has r in float32: from dV / b.
 
     A launch goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`. ALL:
-    the gradients dS of all chunks are kept, not only those of the parts here."""
+    the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, place = pair % H, (pair // H).to(tl.int64)
     n, start, slot, length = chunks_of(cu_seqlens_ptr, place, num_seqs, total, C, SEGMENT)
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
-    last, turns, kept = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
+    last, turns, span, kept = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
     if PARTS > 1 and (part > 0) & (turns <= 0):
         return
 
@@ -169,7 +169,7 @@ def backward_kernel(
 
         held = dS.to(OPERAND)
         if PASS != "moves":
-            end = slot + chunk if ALL else kept + turn
+            end = slot + chunk if ALL else turn // span * apart + kept + turn % span
             tl.store(ends_ptr + (end * H + h) * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
         if RESTS and turn + part == 0:  # as in forward_kernel

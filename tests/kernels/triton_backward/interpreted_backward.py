@@ -1,5 +1,6 @@
 """Calls of triton_backward that no workload makes, in Triton's interpreter: the arguments are an entry's name, the type
-of q, a folder for builds, how many times as much memory a call may take, and the lengths of sequences.
+of q, a folder for builds, of how many parts gradients of states are kept where both walks go side by side (0: as memory is),
+and the lengths of sequences.
 
 Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints
 the largest error of each gradient beside the reference in float64, relative to the gradient's norm, in how many rounds
@@ -21,7 +22,7 @@ from gdnspec.build.loader import load_function  # noqa: E402
 from reference.gdn import backward  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOM, LENGTHS, BEHIND, D = int(sys.argv[4]), [int(text) for text in sys.argv[5:]], 7, 32
+KEPT, LENGTHS, BEHIND, D = int(sys.argv[4]), [int(text) for text in sys.argv[5:]], 7, 32
 OUTPUTS = ("dq", "dk", "dv", "dg", "dbeta", "dh0")
 
 
@@ -56,11 +57,13 @@ def main() -> None:
     found = empty_outputs(given)
     call = load_function(ROOT / "solutions/triton_backward", f"kernel.py::{entry}", build)
     workspace, ways = call.__globals__["workspace"], []
+    if KEPT:
+        workspace.__globals__["KEPT"] = (KEPT,)
 
     def seen(size: Any, inputs: int, *of: Any) -> Any:
-        rounds, beside, work = workspace(size, inputs * ROOM, *of)
-        ways.append((rounds, beside))
-        return rounds, beside, work
+        way, work = workspace(size, 2**40 if KEPT else inputs, *of)
+        ways.append(way)
+        return way, work
 
     call.__globals__["workspace"] = seen
     call(**given, **found)
@@ -73,9 +76,9 @@ def main() -> None:
         errors[name] = float((found[name][rows].double() - wanted[rows]).norm() / wanted[rows].norm())
     empty = [n for n, length in enumerate(LENGTHS) if length == 0]
     kept = bool((found["dh0"][empty] == given["dht"][empty]).all())
-    ((rounds, beside),) = ways
+    (way,) = ways
     said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept}
-    said |= {"rounds": rounds, "side by side": beside}
+    said |= {"parts": way.parts, "kept": way.kept, "side by side": way.beside}
     print(json.dumps(said))
 
 
