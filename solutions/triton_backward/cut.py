@@ -12,14 +12,8 @@ SHORT = 512  # tokens per sequence, on average, up to which walks load two chunk
 PARTS = 16  # of a sequence, where both walks are side by side
 EARLY = 6  # so many of them, the last, are walked back before their r is known
 KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
-BESIDE = 66  # programs of a walk, of which a multiprocessor has one, up to which both are side by side
-FEWEST = 32
-MOVES_AHEAD = 4
-LEAST_PROGRAMS = 132
-FUSED = True
-PROGRAMS = 2
-HOIST = False
-CUTS: tuple[int, ...] = ()
+BESIDE = (33, 66)  # programs of a walk, of which a multiprocessor has one, with which both walks are side by side
+MOVES_AHEAD = 2  # chunks, where a walk finds what segments make of a state: two programs share a multiprocessor
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
@@ -61,16 +55,7 @@ def beside(num_seqs: int, H: int, total: int, slices: int) -> bool:
     """Whether both walks are to go side by side: where both leave multiprocessors to each other."""
     if INTERPRETED:
         return num_seqs * H >= 4
-    return FEWEST <= num_seqs * H * slices <= BESIDE and total >= CHUNK * PARTS * num_seqs
-
-
-def multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
-
-
-def within_gradients(operand: torch.dtype, programs: int) -> bool:
-    """Whether gradients_kernel does the work of within_kernel."""
-    return FUSED and operand == torch.bfloat16 and (INTERPRETED or programs >= LEAST_PROGRAMS)
+    return BESIDE[0] <= num_seqs * H * slices <= BESIDE[1] and total >= CHUNK * PARTS * num_seqs
 
 
 def ahead(stages: int, device: torch.device) -> int:

@@ -6,17 +6,15 @@ All operands are loaded: the left operand of a wgmma is not to come from registe
 import triton
 import triton.language as tl
 from chunks import chunk_of_part, start_of, tokens_of
-from decays import gates_between_tokens
 from edges import product_with_rest
-from rows import channels_of, scaled, scores_of, store_channels, triangle
-from within import of_scores_and_keys
+from rows import channels_of, scaled, store_channels, there_are, triangle
 
 
 @triton.jit
 def zeros_behind(chunk, head, t, j, none, dq_ptr, dk_ptr, dv_ptr, HQ: tl.constexpr, HK: tl.constexpr,
-                 HV: tl.constexpr, D: tl.constexpr, C: tl.constexpr):  # fmt: skip
+                 HV: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BK: tl.constexpr):  # fmt: skip
     """Rows behind the last sequence belong to none: their gradients are zero."""
-    zeros = (t[:, None] + j[None, :]) * 0.0
+    zeros = tl.zeros([C, BK], dtype=tl.float32)
     store_channels(dk_ptr + (chunk * C * HK + head) * D, zeros, t, j, none, HK, D)
     for h in range(head * (HQ // HK), (head + 1) * (HQ // HK)):
         store_channels(dq_ptr + (chunk * C * HQ + h) * D, zeros, t, j, none, HQ, D)
@@ -35,12 +33,12 @@ def through_states(
     """What passes through the states: of HEADS heads from `head` on, which share a sum, all value channels, BV at a
     time. Added to dQ and dK of the key channels j."""
     TURNS: tl.constexpr = (D + BV - 1) // BV
-    keys = row[:, None] & (j < D)[None, :]
+    keys = row[:, None] & there_are(j, D)[None, :]
     for turn in tl.range(0, HEADS * TURNS, num_stages=STAGES):
         h, i = head + turn // TURNS, turn % TURNS * BV + tl.arange(0, BV)
         at = slot * H + h
-        state, there = j[:, None] * D + i[None, :], (j < D)[:, None] & (i < D)[None, :]
-        values, inside = h * D + t[:, None] * (H * D) + i[None, :], row[:, None] & (i < D)[None, :]
+        state, there = j[:, None] * D + i[None, :], there_are(j, D)[:, None] & there_are(i, D)[None, :]
+        values, inside = h * D + t[:, None] * (H * D) + i[None, :], row[:, None] & there_are(i, D)[None, :]
         S = tl.load(starts_ptr + at * (D * D) + state, mask=there, other=0.0)
         dS = tl.load(ends_ptr + (end * H + h) * (D * D) + state, mask=there, other=0.0)
         G = tl.load(do_ptr + values, mask=inside, other=0.0).to(OPERAND)
@@ -77,7 +75,7 @@ def between_tokens(
 ):  # fmt: skip
     """The same for what passes between tokens, by the gradients of Q K^T and K K^T."""
     places, below = triangle(t, C)
-    keys = row[:, None] & (j < D)[None, :]
+    keys = row[:, None] & there_are(j, D)[None, :]
     for turn in tl.range(0, HEADS, num_stages=STAGES):
         h = head + turn
         triangles = (slot * H + h) * (C * (C + 8) // 2)
@@ -120,100 +118,64 @@ def rests_of_given(
             tl.store(sums, through)
 
 
-@triton.jit
-def within_heads(
-    k_ptr, do_ptr, r_ptr, dv_ptr, decay_ptr, later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, scale, norm_ptr,
-    norm_at, slot, head, t, row,
-    NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, OPERAND: tl.constexpr,
-    TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
-    """What within_kernel finds, of the heads that share a key head."""
-    for h in tl.range(head * GROUP, (head + 1) * GROUP, num_stages=1):
-        at = slot * H + h
-        triangles = at * (C * (C + 8) // 2)
-        between, dA = of_scores_and_keys(
-            do_ptr + h * D, r_ptr + h * D, dv_ptr + h * D, decay_ptr + at * (8 * C), of_keys_ptr + triangles,
-            of_scores_ptr + triangles, scale, norm_ptr, norm_at + h // (H // HQ), t, row, NORMED, H, D, OPERAND,
-            PRECISION, C, BD,
-        )  # fmt: skip
-        # K K^T once more for each head: held, it spills.
-        between += dA * scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BD)
-        found = gates_between_tokens(between, later_ptr, TERMS, PRECISION, C)
-        tl.store(between_ptr + at * C + t, found)
-
-
-@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places", "tasks"])
+@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places"])
 def gradients_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr,
-    later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total,
-    part, places, tasks, norm_ptr,
+    of_scores_ptr, of_keys_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total, part, places, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
-    TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
-    STAGES: tl.constexpr, SEGMENT: tl.constexpr, PARTS: tl.constexpr, ALL: tl.constexpr, WITHIN: tl.constexpr,
+    PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
+    SEGMENT: tl.constexpr, PARTS: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
-    """A task is a chunk of a part, a key head and a slice of the key channels. It takes the heads that share the key head
-    in turn: so dq and dk are sums in one order, and are rounded once. With WITHIN, which is how many channels
-    within_kernel would take at a time, it has all slices, and does the work of within_kernel first: what both read is
-    then still in the cache. Programs that are fewer than tasks leave room for a walk beside them."""
+    """A program has a chunk of a part, a key head and a slice of the key channels, and takes the heads that share the
+    key head in turn: so dq and dk are sums in one order, and are rounded once."""
     GROUP: tl.constexpr = H // HK
     OUTER: tl.constexpr = HQ // HK  # GQA: query heads share keys and values, and each has a sum of its own
     INNER: tl.constexpr = GROUP // OUTER
     SLICES: tl.constexpr = (D + BK - 1) // BK
-    HERE: tl.constexpr = SLICES if WITHIN > 0 else 1
-    APART: tl.constexpr = SLICES // HERE
-    for task in tl.range(tl.program_id(0), tasks, tl.num_programs(0), num_stages=1, disable_licm=True):
-        pair, own = task // APART, task % APART
-        head, at = pair % HK, pair // HK
-        here, place = part + at // places, at % places
-        n, slot, first, count = chunk_of_part(cu_seqlens_ptr, place, here, num_seqs, total, C, SEGMENT, PARTS)
-        t = tl.arange(0, C)
-        chunk = here.to(tl.int64) * places + place  # all rows are in those of all parts
-        behind = chunk * C + t
-        none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
-        if tl.max(none.to(tl.int32), axis=0) > 0:
-            for of in tl.range(own, own + HERE):
-                zeros_behind(
-                    chunk, head, t, of * BK + tl.arange(0, BK), none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C
-                )  # fmt: skip
-        if count > 0:  # else a place that no chunk has
-            end = slot if ALL else slot * 0 + at
-            of_head, of_heads, row = (first * HK + head) * D, first * H * D, t < count
-            norm_at = first * HQ + t * HQ
-            if WITHIN > 0:
-                within_heads(
-                    k_ptr + of_head, do_ptr + of_heads, r_ptr + of_heads, dv_ptr + of_heads, decay_ptr, later_ptr,
-                    of_keys_ptr, of_scores_ptr, between_ptr, scale, norm_ptr, norm_at, slot, head, t, row, NORMED, HQ,
-                    HK, H, D, OPERAND, TERMS, PRECISION, C, WITHIN, GROUP,
-                )  # fmt: skip
-                tl.debug_barrier()  # the triangles are written
-            for step in tl.range(0, HERE, num_stages=1, disable_licm=True):
-                of = own + step
-                j = of * BK + tl.arange(0, BK)
-                k_at = k_ptr + of_head + t[:, None] * (HK * D) + j[None, :]
-                q_at = q_ptr + first * HQ * D + t[:, None] * (HQ * D) + j[None, :]
-                dK = tl.zeros([C, BK], dtype=tl.float32)
-                for outer in tl.range(0, OUTER, num_stages=1):  # a head may have one turn: too many loads ahead here
-                    dQ = tl.zeros([C, BK], dtype=tl.float32)
-                    heads = head * GROUP + outer * INNER
-                    dQ, dK = through_states(
-                        dQ, dK, k_at, q_at, do_ptr + of_heads, r_ptr + of_heads, dv_ptr + of_heads, starts_ptr,
-                        ends_ptr, decay_ptr, sums_ptr, scale, norm_ptr, norm_at, slot, end, heads, t, j, row, of,
-                        NORMED, HQ, H, D, OPERAND, PRECISION, C, BV, INNER, SLICES, STAGES,
-                    )  # fmt: skip
-                    dQ, dK = between_tokens(
-                        dQ, dK, k_at, q_at, of_scores_ptr, of_keys_ptr, slot, heads, t, j, row, HQ, H, D, OPERAND,
-                        PRECISION, C, INNER, STAGES,
-                    )  # fmt: skip
-                    to = dq_ptr + (first * HQ + head * (HQ // HK) + outer) * D
-                    store_channels(to, dQ, t, j, row, HQ, D)
-                store_channels(dk_ptr + of_head, dK, t, j, row, HK, D)
-                if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
-                    rests_of_given(
-                        cu_seqlens_ptr, total, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, n, slot, end,
-                        first, count, head, of, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK, GROUP, SLICES,
-                        (D + BV - 1) // BV,
-                    )  # fmt: skip
+    of, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
+    head, at = pair % HK, pair // HK
+    part, place = part + at // places, at % places
+    n, slot, first, count = chunk_of_part(cu_seqlens_ptr, place, part, num_seqs, total, C, SEGMENT, PARTS)
+    t, j = tl.arange(0, C), of * BK + tl.arange(0, BK)
+    chunk = part.to(tl.int64) * places + place  # all rows are in those of all parts
+    behind = chunk * C + t
+    none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
+    if tl.max(none.to(tl.int32), axis=0) > 0:
+        zeros_behind(chunk, head, t, j, none, dq_ptr, dk_ptr, dv_out_ptr, HQ, HK, HV, D, C, BK)
+    if count <= 0:  # a place that no chunk has
+        return
+
+    end = slot if ALL else slot * 0 + at
+    q_ptr += first * HQ * D
+    k_ptr += (first * HK + head) * D
+    dq_ptr += first * HQ * D
+    dk_ptr += (first * HK + head) * D
+    do_ptr += first * H * D
+    r_ptr += first * H * D
+    dv_ptr += first * H * D
+    row, norm_at = t < count, first * HQ + t * HQ
+    k_at, q_at = k_ptr + t[:, None] * (HK * D) + j[None, :], q_ptr + t[:, None] * (HQ * D) + j[None, :]
+    dK = tl.zeros([C, BK], dtype=tl.float32)
+    for outer in tl.range(0, OUTER, num_stages=1):  # where a head has one turn, its loads would be ahead here: too many
+        dQ = tl.zeros([C, BK], dtype=tl.float32)
+        heads = head * GROUP + outer * INNER
+        dQ, dK = through_states(
+            dQ, dK, k_at, q_at, do_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr, sums_ptr, scale, norm_ptr,
+            norm_at, slot, end, heads, t, j, row, of, NORMED, HQ, H, D, OPERAND, PRECISION, C, BV, INNER, SLICES,
+            STAGES,
+        )  # fmt: skip
+        dQ, dK = between_tokens(
+            dQ, dK, k_at, q_at, of_scores_ptr, of_keys_ptr, slot, heads, t, j, row, HQ, H, D, OPERAND, PRECISION, C,
+            INNER, STAGES,
+        )  # fmt: skip
+        store_channels(dq_ptr + (head * (HQ // HK) + outer) * D, dQ, t, j, row, HQ, D)
+    store_channels(dk_ptr, dK, t, j, row, HK, D)
+    if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
+        rests_of_given(
+            cu_seqlens_ptr, total, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, n, slot, end, first, count,
+            head, of, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK, GROUP, SLICES, (D + BV - 1) // BV,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])

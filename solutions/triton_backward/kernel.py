@@ -23,7 +23,6 @@ the first has what passes between tokens, the second dq and dk. gates_kernel (ga
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,8 +31,8 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
-    CUTS, EARLY, HOIST, INTERPRETED, MOVES_AHEAD, PROGRAMS, SHORT, STEEP_CHANNELS, Blocking, ahead, beside, blocking,
-    launch, multiprocessors, padded, segment_of, within_gradients,
+    EARLY, INTERPRETED, MOVES_AHEAD, SHORT, STEEP_CHANNELS, Blocking, ahead, beside, blocking, launch, padded,
+    segment_of,
 )  # fmt: skip
 from gates import gates_kernel, steep_kernel
 from gradients import gradients_kernel, shared_kernel
@@ -117,7 +116,7 @@ def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, a
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
         x.work.decay, dht, ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages), PASS=name,
-        SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, HOIST=HOIST,
+        SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums,
         **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
 
@@ -132,30 +131,25 @@ def scan(x: Call, given, found, reverse: bool) -> None:
     )  # fmt: skip
 
 
-def gradients(x: Call, part: int, many: int = 1, at: int = 0, beside: bool = False) -> None:
-    """Of the chunks of some parts, for which a walk has left gradients of states. beside: a walk goes on meanwhile."""
+def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
+    """Of the chunks of some parts, for which a walk has left gradients of states (`at`: as there)."""
     HQ, HK, D, places = x.q.shape[1], x.k.shape[1], x.size.D, x.size.places(x.way.parts)
     parts = {"SEGMENT": x.size.segment, "PARTS": x.way.parts}
-    of_within, (warps, registers, BK, BV, stages) = x.cut.within, x.cut.gradients
-    ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
-    fused = HQ == HK and within_gradients(x.work.r.dtype, places * HK * many)
-    if not fused:
-        within_kernel[(places * many * x.size.H,)](
-            x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
-            x.work.between, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=of_within[2], **parts,
-            **launch(*of_within[:2]), **x.norm, **x.common,
-        )  # fmt: skip
-    tasks = programs = places * many * HK * (1 if fused else triton.cdiv(D, BK))
-    if beside:  # more would take the multiprocessors of a walk between its launches
-        free = multiprocessors(x.q.device) - x.size.num_seqs * x.size.H * x.size.value_slices
-        programs = min(tasks, PROGRAMS * max(1, free))
-    gradients_kernel[(programs,)](
-        x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, ends,
-        x.work.decay, x.work.later, x.work.inverse, x.work.P, x.work.between, x.dq, x.dk, x.dv, x.work.of_gradients,
-        x.scale, x.size.num_seqs, x.size.total, part, places, tasks, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV,
-        STAGES=ahead(stages, x.q.device), HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None,
-        K_FIRST=x.k_first, ALL=x.way.all_kept, WITHIN=of_within[2] if fused else 0, **parts,
+    warps, registers, BD = x.cut.within
+    within_kernel[(places * many * x.size.H,)](
+        x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
+        x.work.between, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=BD, **parts,
         **launch(warps, registers), **x.norm, **x.common,
+    )  # fmt: skip
+    warps, registers, BK, BV, stages = x.cut.gradients
+    of_gradients = {name: value for name, value in x.common.items() if name != "TERMS"}
+    ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
+    gradients_kernel[(places * many * HK * triton.cdiv(D, BK),)](
+        x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, ends,
+        x.work.decay, x.work.P, x.work.inverse, x.dq, x.dk, x.dv, x.work.of_gradients, x.scale, x.size.num_seqs,
+        x.size.total, part, places, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV, STAGES=ahead(stages, x.q.device),
+        HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None, K_FIRST=x.k_first, ALL=x.way.all_kept,
+        **parts, **launch(warps, registers), **x.norm, **of_gradients,
     )  # fmt: skip
 
 
@@ -215,12 +209,12 @@ def side_by_side(x: Call) -> list[Step]:
     for begin, end in [(0, early)] if kept == parts else [(half, early), (0, half)]:
         of = (begin, end - begin)
         steps.append(Step(1, lambda of=of: forward(x, "parts", count, 0, *of, True), (back,)))
-        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0], True), (steps[-1],))
+        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0]), (steps[-1],))
         steps.append(done[begin])
     again = min(kept + early - half, parts)
     stretches = [(early, kept, early), (kept, again, half), (again, parts, 0)]
     if kept == parts:
-        stretches = [(begin, end, begin) for begin, end in pairwise((early, *CUTS, parts))]
+        stretches = [(early, parts, early)]
     for begin, end, at in stretches:
         if begin == end:
             continue
@@ -228,7 +222,7 @@ def side_by_side(x: Call) -> list[Step]:
         of, last = (begin, end - begin), end == parts
         steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, True, at), before))
         lane = 3 if last else 0
-        steps.append(Step(lane, lambda of=of, at=at, last=last: gradients(x, *of, at, not last), (steps[-1],)))
+        steps.append(Step(lane, lambda of=of, at=at: gradients(x, *of, at), (steps[-1],)))
     return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
 
 

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from chunks import chunks_of, slot_of, span_of
 from products import rest_of
-from rows import scaled, state_at, triangle
+from rows import scaled, state_at, there_are, triangle
 
 
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "part", "many"])
@@ -44,7 +44,7 @@ def forward_kernel(
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
-    there = (j < D)[:, None] & (i < D)[None, :]
+    there = there_are(j, D)[:, None] & there_are(i, D)[None, :]
     places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
@@ -67,9 +67,9 @@ def forward_kernel(
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
-        k_at, k_in = (token * HK + h // (H // HK))[:, None] * D + j[None, :], row[:, None] & (j < D)[None, :]
+        k_at, k_in = (token * HK + h // (H // HK))[:, None] * D + j[None, :], row[:, None] & there_are(j, D)[None, :]
         K = tl.load(k_ptr + k_at, mask=k_in, other=0.0).to(OPERAND)
-        v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
+        v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & there_are(i, D)[None, :]
         if PASS == "moves":
             inside &= tl.broadcast_to(block < SLICES, [C, BV])
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
@@ -116,7 +116,7 @@ def backward_kernel(
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, HOIST: tl.constexpr,
+    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
     x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
@@ -136,7 +136,7 @@ def backward_kernel(
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
-    there = (j < D)[:, None] & (i < D)[None, :]
+    there = there_are(j, D)[:, None] & there_are(i, D)[None, :]
     places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
@@ -150,12 +150,12 @@ def backward_kernel(
 
     RESTS: tl.constexpr = HAS_DHT and PASS != "moves" and TERMS == 2
     # An empty sequence makes no turn: dh0 is dht.
-    for turn in tl.range(0, turns, num_stages=STAGES, disable_licm=not HOIST):
+    for turn in tl.range(0, turns, num_stages=STAGES, disable_licm=True):
         chunk = last - turn
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
-        channels, inside = row[:, None] & (j < D)[None, :], row[:, None] & (i < D)[None, :]
+        channels, inside = row[:, None] & there_are(j, D)[None, :], row[:, None] & there_are(i, D)[None, :]
         K = tl.load(k_ptr + (token * HK + h // (H // HK))[:, None] * D + j[None, :], mask=channels, other=0.0)
         P = tl.load(P_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         x_at = (token * H + h)[:, None] * D + i[None, :]

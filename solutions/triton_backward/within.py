@@ -43,7 +43,8 @@ def within_kernel(
     SEGMENT: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk of a part and a head."""
-    h, at = tl.program_id(0) % H, tl.program_id(0) // H
+    # The chunks that the walk back has left last come first: they are still in the cache.
+    h, at = tl.program_id(0) % H, (tl.num_programs(0) - 1 - tl.program_id(0)) // H
     part, at = part + at // places, at % places
     _, slot, first, count = chunk_of_part(cu_seqlens_ptr, at, part, num_seqs, total, C, SEGMENT, PARTS)
     if count <= 0:  # a place that no chunk has
