@@ -31,7 +31,7 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
-    EARLY, INTERPRETED, MOVES_AHEAD, SHORT, STEEP_CHANNELS, Blocking, ahead, beside, blocking, launch, padded,
+    EARLY, INTERPRETED, MOVES_AHEAD, SHORT, SPLIT, STEEP_CHANNELS, Blocking, ahead, beside, blocking, launch, padded,
     segment_of,
 )  # fmt: skip
 from gates import gates_kernel, steep_kernel
@@ -221,9 +221,11 @@ def side_by_side(x: Call) -> list[Step]:
         before = (forth,) if begin < kept else (done[at],)
         of, last = (begin, end - begin), end == parts
         steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, True, at), before))
-        lane = 3 if last else 0
-        steps.append(Step(lane, lambda of=of, at=at: gradients(x, *of, at), (steps[-1],)))
-    return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
+        walked, size = steps[-1], -(-of[1] // SPLIT) if last else of[1]
+        for nth, start in enumerate(range(begin, end, size)):
+            of = (start, min(size, end - start), at + start - begin)
+            steps.append(Step(3 * (nth % 2 == 0) if last else 0, lambda of=of: gradients(x, *of), (walked,)))
+    return [*steps, Step(0, lambda: of_values_and_gates(x), tuple(steps[-2:]))]
 
 
 def run(x: Call) -> None:
@@ -239,6 +241,11 @@ def run(x: Call) -> None:
     if x.size.segment:
         walk_back(x, "moves", 0)
         scan(x, x.dht, x.dh0, True)
+    if x.way.all_kept and x.way.parts > 1:
+        back = Step(0, lambda: walk_back(x, "parts" if x.size.segment else "whole", 0, x.way.parts))
+        steps = [Step(nth % 2, lambda nth=nth: gradients(x, nth), (back,)) for nth in range(x.way.parts)]
+        run_steps([back, *steps, Step(0, lambda: of_values_and_gates(x), tuple(steps[-2:]))], x.q.device)
+        return
     for nth in range(x.way.parts):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
         gradients(x, nth)

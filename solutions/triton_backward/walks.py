@@ -63,7 +63,8 @@ def forward_kernel(
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
     fall = 1.0
-    for chunk in tl.range(from_chunk, chunks, num_stages=STAGES):
+    # What does not change from chunk to chunk is computed in each: held over the loop, it spills registers.
+    for chunk in tl.range(from_chunk, chunks, num_stages=STAGES, disable_licm=True):
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
@@ -96,7 +97,8 @@ def forward_kernel(
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
-        fall *= gamma_C
+        if PASS == "moves":
+            fall *= gamma_C
     if PASS == "moves":
         if identity:  # it is fall I + E: what no key touches decays in float32, and only E is rounded
             E = tl.where(j[:, None] == i[None, :], S - fall, S)
