@@ -18,8 +18,8 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
 
 prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
 for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
-scan_kernel (scan.py) goes. within_kernel (within.py) and gradients_kernel (gradients.py) take all chunks at once again:
-the first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
+scan_kernel (scan.py) goes, or both at once, from either end (side_by_side, lanes.py). within_kernel (within.py) and gradients_kernel (gradients.py) take many chunks at once again: the
+first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,17 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
-    EARLY, INTERPRETED, MOVES_AHEAD, SHORT, SPLIT, STEEP_CHANNELS, Blocking, ahead, beside, blocking, launch, padded,
+    EARLY,
+    INTERPRETED,
+    MOVES_AHEAD,
+    SHORT,
+    STEEP_CHANNELS,
+    Blocking,
+    ahead,
+    beside,
+    blocking,
+    launch,
+    padded,
     segment_of,
 )  # fmt: skip
 from gates import gates_kernel, steep_kernel
@@ -92,8 +102,10 @@ def prepare(x: Call) -> None:
     )  # fmt: skip
 
 
-def forward(x: Call, name: str, programs: int, segment: int, part: int = 0, many: int = 1, sums: bool = False) -> None:
-    """sums: for dbeta, of chunks from which the walk back has left dv."""
+def forward(
+    x: Call, name: str, programs: int, segment: int, part: int = 0, many: int = 1, sums: bool = False
+) -> None:  # fmt: skip
+    """sums: for dbeta, of chunks for which the walk back has left dv."""
     (warps, registers, BV, stages), D = x.cut.forward, x.size.D
     checkpoints, first, _ = x.between or (None, None, 0)
     stages = min(stages, MOVES_AHEAD) if name == "moves" else stages
@@ -102,7 +114,8 @@ def forward(x: Call, name: str, programs: int, segment: int, part: int = 0, many
         x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, x.work.of_walk, checkpoints, first,
         0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums, **launch(warps, registers), **x.common,
+        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums,
+        **launch(warps, registers), **x.common,
     )  # fmt: skip
 
 
@@ -221,11 +234,8 @@ def side_by_side(x: Call) -> list[Step]:
         before = (forth,) if begin < kept else (done[at],)
         of, last = (begin, end - begin), end == parts
         steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, True, at), before))
-        walked, size = steps[-1], -(-of[1] // SPLIT) if last else of[1]
-        for nth, start in enumerate(range(begin, end, size)):
-            of = (start, min(size, end - start), at + start - begin)
-            steps.append(Step(3 * (nth % 2 == 0) if last else 0, lambda of=of: gradients(x, *of), (walked,)))
-    return [*steps, Step(0, lambda: of_values_and_gates(x), tuple(steps[-2:]))]
+        steps.append(Step(3 if last else 0, lambda of=of, at=at: gradients(x, *of, at), (steps[-1],)))
+    return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
 
 
 def run(x: Call) -> None:
@@ -241,11 +251,6 @@ def run(x: Call) -> None:
     if x.size.segment:
         walk_back(x, "moves", 0)
         scan(x, x.dht, x.dh0, True)
-    if x.way.all_kept and x.way.parts > 1:
-        back = Step(0, lambda: walk_back(x, "parts" if x.size.segment else "whole", 0, x.way.parts))
-        steps = [Step(nth % 2, lambda nth=nth: gradients(x, nth), (back,)) for nth in range(x.way.parts)]
-        run_steps([back, *steps, Step(0, lambda: of_values_and_gates(x), tuple(steps[-2:]))], x.q.device)
-        return
     for nth in range(x.way.parts):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
         gradients(x, nth)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 import triton
 from arguments import CHUNK
-from cut import INTERPRETED, KEPT, PARTS, SPLIT
+from cut import INTERPRETED, KEPT, PARTS
 
 
 class Problem(NamedTuple):
@@ -38,7 +38,7 @@ class Problem(NamedTuple):
 
 
 class Way(NamedTuple):
-    """Sequences or segments are cut into so many parts. Of `kept` of them gradients of states have a place at a time."""
+    """Sequences or segments are cut into so many parts. Gradients of states have places for `kept` parts at a time."""
 
     parts: int = 1
     kept: int = 1
@@ -100,7 +100,7 @@ def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> 
     within |= {} if moves is None else {"moves": moves}
     ways = [Way(PARTS, kept, True) for kept in KEPT] if x.beside else []
     # segments in rounds are to be seen in the interpreter
-    ways += [Way(2)] if INTERPRETED and x.segment else [Way(SPLIT, SPLIT), Way(2), Way(4)]
+    ways += [Way(2)] if INTERPRETED and x.segment else [Way(), Way(2), Way(4)]
     for way in ways:
         new = {name: shape for name, shape in shapes(x, way).items() if name not in within}
         of = {name: dtype if name in OPERANDS else torch.float32 for name in new}

@@ -7,7 +7,7 @@ import triton.language as tl
 @triton.jit
 def there_are(i, D: tl.constexpr):
     """Which channels i there are. Slices that divide D lack none, and then no load needs a mask for them."""
-    if i.shape[0] * (D // i.shape[0]) == D:
+    if i.shape[0] * (D // i.shape[0]) == D:  # noqa: SIM108  Triton compiles both sides of an expression
         found = tl.full(i.shape, 1, dtype=tl.int1)
     else:
         found = i < D
@@ -17,7 +17,9 @@ def there_are(i, D: tl.constexpr):
 @triton.jit
 def channels_of(x_ptr, t, d, row, HEADS: tl.constexpr, SIZE: tl.constexpr):
     """[C, BD]. A product's left operand is to go from here to shared memory as it is."""
-    return tl.load(x_ptr + t[:, None] * (HEADS * SIZE) + d[None, :], mask=row[:, None] & there_are(d, SIZE)[None, :], other=0.0)
+    return tl.load(
+        x_ptr + t[:, None] * (HEADS * SIZE) + d[None, :], mask=row[:, None] & there_are(d, SIZE)[None, :], other=0.0
+    )
 
 
 @triton.jit

@@ -25,7 +25,10 @@ def scan_kernel(
     segments = tl.cdiv(stop - start, C * SEGMENT).to(tl.int32)
 
     j, i, e = tl.arange(0, BK), block * BV + tl.arange(0, BV), tl.arange(0, BK)
-    there, inside = there_are(j, D)[:, None] & there_are(i, D)[None, :], there_are(j, D)[:, None] & there_are(e, D)[None, :]
+    there, inside = (
+        there_are(j, D)[:, None] & there_are(i, D)[None, :],
+        there_are(j, D)[:, None] & there_are(e, D)[None, :],
+    )
     if HAS_GIVEN:
         S = tl.load(given_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)
     else:

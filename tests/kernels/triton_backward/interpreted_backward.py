@@ -1,13 +1,14 @@
-"""Calls of triton_backward that no workload makes, in Triton's interpreter: the arguments are an entry's name, the type
-of q, a folder for builds, of how many parts gradients of states are kept where both walks go side by side (0: as memory is),
-and the lengths of sequences.
+"""Calls of triton_backward that no workload makes, in Triton's interpreter. The arguments are an entry's name, the type
+of q, a folder for builds, a number of parts, and the lengths of sequences. If the number is not 0, both walks go side
+by side, and gradients of states are kept of so many parts.
 
-Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints
-the largest error of each gradient beside the reference in float64, relative to the gradient's norm, in how many rounds
-the walk back went, and whether both walks were side by side.
+Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. With
+GDNSPEC_TEST_ZERO_BETA in the environment every third token has beta = 0. It prints the largest error of each gradient
+beside the reference in float64, relative to the gradient's norm, and the way that was taken (room.py).
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def inputs(entry: str, dtype: torch.dtype) -> dict[str, torch.Tensor | float]:
     v, do = (torch.randn(T, heads, D).to(dtype) for heads in (HV, H))
     alpha, beta = torch.empty(T, H).uniform_(0.5, 1), torch.empty(T, H).uniform_(0, 1.9)
     alpha[[3, 4, 63, 64, 67]] = 0.0
+    if "GDNSPEC_TEST_ZERO_BETA" in os.environ:
+        beta[::3] = 0.0
     bounds = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
     given = {
         "q": q, "k": k, "v": v, "g": alpha if entry == "backward_k_last" else alpha.log(), "beta": beta,
@@ -78,7 +81,8 @@ def main() -> None:
     kept = bool((found["dh0"][empty] == given["dht"][empty]).all())
     (way,) = ways
     said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept}
-    said |= {"parts": way.parts, "kept": way.kept, "side by side": way.beside}
+    nothing = (given["beta"][: sum(LENGTHS)] == 0).all(1)
+    said |= {"way": list(way), "dv of beta = 0": float(found["dv"][: sum(LENGTHS)][nothing].abs().sum())}
     print(json.dumps(said))
 
 
