@@ -18,8 +18,9 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
 
 prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
 for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
-scan_kernel (scan.py) goes, or both at once, from either end (side_by_side, lanes.py). within_kernel (within.py) and gradients_kernel (gradients.py) take many chunks at once again: the
-first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
+scan_kernel (scan.py) goes, or both at once, from either end (side_by_side, lanes.py). within_kernel (within.py) and
+gradients_kernel (gradients.py) take many chunks at once again: the first has what passes between tokens, the second dq
+and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
 """
 
 from dataclasses import dataclass
