@@ -61,33 +61,35 @@ def chunks_of(cu_seqlens_ptr, at, num_seqs, total, C: tl.constexpr, SEGMENT: tl.
 
 
 @triton.jit
-def span_of(cu_seqlens_ptr, n, place, length, round, total, C: tl.constexpr, SEGMENT: tl.constexpr,
-            ROUNDS: tl.constexpr):  # fmt: skip
-    """What a round takes of sequence n, or of the segment at `place`, with so many tokens: the last of its chunks, from
-    which it goes back, how many there are (none: 0 or less), and the first place for their gradients of states.
+def span_of(cu_seqlens_ptr, n, place, length, first, many, total, C: tl.constexpr, SEGMENT: tl.constexpr,
+            PARTS: tl.constexpr):  # fmt: skip
+    """What `many` parts from `first` on take of sequence n, or of the segment at `place`, with so many tokens: the last
+    of their chunks, from which a walk goes back, how many there are (none: 0 or less), how many a part has, and the
+    first place for the gradients of states of one part.
 
-    Places are numbered as slots are: for sequences with chunks of C ROUNDS tokens.
+    A sequence or segment has PARTS parts of so many chunks each, counted from its end; the last ones may lack some.
+    Places are numbered as slots are: for sequences with chunks of C PARTS tokens.
     """
     chunks = tl.cdiv(length, C)
     if SEGMENT == 0:
-        span, kept = tl.cdiv(chunks, ROUNDS), slot_of(cu_seqlens_ptr, n, total, C * ROUNDS)
+        span, kept = tl.cdiv(chunks, PARTS), slot_of(cu_seqlens_ptr, n, total, C * PARTS)
     else:
-        span, kept = SEGMENT // ROUNDS, place * (SEGMENT // ROUNDS)
-    last = chunks - 1 - round * span
-    return last, tl.minimum(last + 1, span), kept
+        span, kept = SEGMENT // PARTS, place * (SEGMENT // PARTS)
+    last = chunks - 1 - first * span
+    return last, tl.minimum(last + 1, span * many), span, kept
 
 
 @triton.jit
-def chunk_of_round(cu_seqlens_ptr, at, round, num_seqs, total, C: tl.constexpr, SEGMENT: tl.constexpr,
-                   ROUNDS: tl.constexpr):  # fmt: skip
-    """The chunk whose gradient of the state has place `at`, in 32 bits, in a round: its sequence, slot and first token,
+def chunk_of_part(cu_seqlens_ptr, at, part, num_seqs, total, C: tl.constexpr, SEGMENT: tl.constexpr,
+                  PARTS: tl.constexpr):  # fmt: skip
+    """The chunk of a part whose gradient of the state has place `at`, in 32 bits: its sequence, slot and first token,
     and how many tokens it has: none where no chunk is."""
     if SEGMENT == 0:  # noqa: SIM108  Triton compiles both sides of an expression
-        place = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * ROUNDS)
+        place = sequence_of(cu_seqlens_ptr, at, num_seqs, total, C * PARTS)
     else:
-        place = at // (SEGMENT // ROUNDS)
+        place = at // (SEGMENT // PARTS)
     n, start, slot, length = chunks_of(cu_seqlens_ptr, place.to(tl.int64), num_seqs, total, C, SEGMENT)
-    last, turns, kept = span_of(cu_seqlens_ptr, n, place, length, round, total, C, SEGMENT, ROUNDS)
+    last, turns, _, kept = span_of(cu_seqlens_ptr, n, place, length, part, 1, total, C, SEGMENT, PARTS)
     turn = (at - kept).to(tl.int32)
     chunk = (last - turn).to(tl.int64)
     count = tl.where(turn < turns, tl.minimum(length - chunk * C, C), 0)

@@ -9,6 +9,11 @@ from arguments import CHUNK
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHORT = 512  # tokens per sequence, on average, up to which walks load two chunks ahead
+PARTS = 16  # of a sequence, where both walks are side by side
+EARLY = 6  # so many of them, the last, are walked back before their r is known
+KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
+BESIDE = (33, 66)  # programs of a walk, of which a multiprocessor has one, with which both walks are side by side
+MOVES_AHEAD = 2  # chunks, where a walk finds what segments make of a state: two programs share a multiprocessor
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
@@ -44,6 +49,13 @@ def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:
     if operand != torch.bfloat16 or D > 128 or num_seqs * H > 16 or chunks < 16 * num_seqs:
         return 0
     return max(8, triton.next_power_of_2(chunks * H // 80))
+
+
+def beside(num_seqs: int, H: int, total: int, slices: int) -> bool:
+    """Whether both walks are to go side by side: where both leave multiprocessors to each other."""
+    if INTERPRETED:
+        return num_seqs * H >= 4
+    return BESIDE[0] <= num_seqs * H * slices <= BESIDE[1] and total >= CHUNK * PARTS * num_seqs
 
 
 def ahead(stages: int, device: torch.device) -> int:

@@ -2,7 +2,7 @@
 
 import triton
 import triton.language as tl
-from rows import state_at
+from rows import state_at, there_are
 
 
 @triton.jit
@@ -15,7 +15,7 @@ def product_with_rest(
     found = 0.0
     for second in tl.range(0, D, B, num_stages=1):
         j, i = first + tl.arange(0, BK), second + tl.arange(0, B)
-        there = (j < D)[:, None] & (i < D)[None, :]
+        there = there_are(j, D)[:, None] & there_are(i, D)[None, :]
         S = tl.load(given_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)
         other = tl.load(other_ptr + j[:, None] * D + i[None, :], mask=there, other=0.0)
         found += tl.sum(tl.sum((S - S.to(OPERAND).to(tl.float32)) * other.to(tl.float32), axis=1), axis=0)

@@ -18,8 +18,9 @@ With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta
 
 prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
 for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
-scan_kernel (scan.py) goes. within_kernel (within.py) and gradients_kernel (gradients.py) take all chunks at once again:
-the first has what passes between tokens, the second dq and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
+scan_kernel (scan.py) goes, or both at once, from either end (side_by_side, lanes.py). within_kernel (within.py) and
+gradients_kernel (gradients.py) take many chunks at once again: the first has what passes between tokens, the second dq
+and dk. gates_kernel (gates.py) has dg. decays.py knows gates.
 """
 
 from dataclasses import dataclass
@@ -30,11 +31,25 @@ import triton
 import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
-from cut import INTERPRETED, SHORT, STEEP_CHANNELS, Blocking, ahead, blocking, launch, padded, segment_of
+from cut import (
+    EARLY,
+    INTERPRETED,
+    MOVES_AHEAD,
+    SHORT,
+    STEEP_CHANNELS,
+    Blocking,
+    ahead,
+    beside,
+    blocking,
+    launch,
+    padded,
+    segment_of,
+)  # fmt: skip
 from gates import gates_kernel, steep_kernel
 from gradients import gradients_kernel, shared_kernel
+from lanes import Step, run_steps
 from prepare import prepare_kernel
-from room import Problem, Workspace, workspace
+from room import Problem, Way, Workspace, workspace
 from scan import scan_kernel
 from walks import backward_kernel, forward_kernel
 from within import within_kernel
@@ -62,7 +77,7 @@ class Call:
     dh0: torch.Tensor
     size: Problem
     cut: Blocking
-    rounds: int
+    way: Way
     work: Workspace
     k_first: bool
     between: tuple[torch.Tensor, torch.Tensor, int] | None  # checkpoints, first row of each sequence, chunks apart
@@ -88,27 +103,35 @@ def prepare(x: Call) -> None:
     )  # fmt: skip
 
 
-def forward(x: Call, name: str, programs: int, segment: int) -> None:
+def forward(
+    x: Call, name: str, programs: int, segment: int, part: int = 0, many: int = 1, sums: bool = False
+) -> None:  # fmt: skip
+    """sums: for dbeta, of chunks for which the walk back has left dv."""
     (warps, registers, BV, stages), D = x.cut.forward, x.size.D
     checkpoints, first, _ = x.between or (None, None, 0)
+    stages = min(stages, MOVES_AHEAD) if name == "moves" else stages
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
-        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.decay,
-        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, checkpoints, first,
-        0 if checkpoints is None else len(checkpoints), HV=x.v.shape[1],
+        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
+        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, x.work.of_walk, checkpoints, first,
+        0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=segment, **launch(warps, registers), **x.common,
+        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums,
+        **launch(warps, registers), **x.common,
     )  # fmt: skip
 
 
-def walk_back(x: Call, name: str, nth: int) -> None:
+def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, at: int = 0) -> None:
+    """at: the first of the parts for whose gradients of states there is room, if that is not for all."""
     (warps, registers, BV, stages), D, whole = x.cut.backward, x.size.D, name == "whole"
-    dht = x.dh0 if whole and nth else x.dht  # a round goes on from there
+    dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
+    places = x.size.places(x.way.parts)
+    ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
-        x.work.decay, dht, x.work.ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, nth, HQ=x.q.shape[1],
+        x.work.decay, dht, ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages), PASS=name,
-        SEGMENT=x.size.segment, ROUNDS=1 if name == "moves" else x.rounds, **launch(warps, registers), **x.norm,
-        **x.common,
+        SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums,
+        **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
 
 
@@ -122,42 +145,43 @@ def scan(x: Call, given, found, reverse: bool) -> None:
     )  # fmt: skip
 
 
-def gradients(x: Call, nth: int) -> None:
-    """Of the chunks whose gradients of states the last walk has left."""
-    HQ, HK, D, places = x.q.shape[1], x.k.shape[1], x.size.D, x.size.kept(x.rounds)
-    parts = {"SEGMENT": x.size.segment, "ROUNDS": x.rounds}
+def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
+    """Of the chunks of some parts, for which a walk has left gradients of states (`at`: as there)."""
+    HQ, HK, D, places = x.q.shape[1], x.k.shape[1], x.size.D, x.size.places(x.way.parts)
+    parts = {"SEGMENT": x.size.segment, "PARTS": x.way.parts}
     warps, registers, BD = x.cut.within
-    within_kernel[(places * x.size.H,)](
+    within_kernel[(places * many * x.size.H,)](
         x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
-        x.work.between, x.scale, x.size.num_seqs, x.size.total, nth, HQ=HQ, BD=BD, **parts,
+        x.work.between, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=BD, **parts,
         **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
     warps, registers, BK, BV, stages = x.cut.gradients
     of_gradients = {name: value for name, value in x.common.items() if name != "TERMS"}
-    gradients_kernel[(places * HK * triton.cdiv(D, BK),)](
-        x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, x.work.ends,
+    ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
+    gradients_kernel[(places * many * HK * triton.cdiv(D, BK),)](
+        x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, ends,
         x.work.decay, x.work.P, x.work.inverse, x.dq, x.dk, x.dv, x.work.of_gradients, x.scale, x.size.num_seqs,
-        x.size.total, nth, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV, STAGES=ahead(stages, x.q.device),
-        HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None, K_FIRST=x.k_first, **parts,
-        **launch(warps, registers), **x.norm, **of_gradients,
+        x.size.total, part, places, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV, STAGES=ahead(stages, x.q.device),
+        HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None, K_FIRST=x.k_first, ALL=x.way.all_kept,
+        **parts, **launch(warps, registers), **x.norm, **of_gradients,
     )  # fmt: skip
 
 
 def of_values_and_gates(x: Call) -> None:
     """What is left once all rounds are done."""
     HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
+    gates_kernel[(slots * H,)](
+        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.work.dv, x.dg, x.dbeta,
+        x.size.num_seqs, x.size.total, D=D, BD=min(64, padded(D)), GATE=x.gates["GATE"],
+        VALUE_SLICES=x.size.value_slices, BESIDE=x.way.beside, **launch(1, 0), **of_gates,
+    )  # fmt: skip
     if x.work.dv is not x.dv:
         warps, _, _, BV, _ = x.cut.gradients
         shared_kernel[(slots * HV,)](
             x.cu_seqlens, x.work.dv, x.dv, x.size.num_seqs, x.size.total, HV=HV, H=H, D=D, C=CHUNK, BD=BV,
             **launch(warps, 0),
         )  # fmt: skip
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
-    gates_kernel[(slots * H,)](
-        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
-        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
-        **of_gates,
-    )  # fmt: skip
     if x.gates["GATE"] == "linear":
         heads = min(4, H & -H)  # a power of two that divides H
         steep_kernel[(slots * (H // heads),)](
@@ -168,12 +192,8 @@ def of_values_and_gates(x: Call) -> None:
         )  # fmt: skip
 
 
-def run(x: Call) -> None:
-    """All launches. Without tokens there is one, which hands dht on as dh0."""
-    if x.size.total == 0:
-        walk_back(x, "whole", 0)
-        return
-    prepare(x)
+def walk_forward(x: Call) -> None:
+    """Over all chunks."""
     segment = x.size.segment
     if segment:
         forward(x, "moves", 2 * x.size.segments, segment)
@@ -185,10 +205,54 @@ def run(x: Call) -> None:
         forward(x, "parts", x.size.segments, segment)
     else:
         forward(x, "whole", x.size.num_seqs, 0)
-    if segment:
+
+
+def side_by_side(x: Call) -> list[Step]:
+    """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta. The
+    gradients of the chunks behind that place are found beside the rest of the walk back. Where there is no room for all
+    gradients of states, the last parts of the walk back take the places of the first ones: these go forward in two
+    halves, so that the later one is done early."""
+    count, (parts, kept, _) = x.size.num_seqs, x.way
+    early = max(EARLY, parts - kept)
+    half = early // 2
+    first = Step(0, lambda: prepare(x))
+    back = Step(2, lambda: walk_back(x, "whole", 0, early, False), (first,))
+    forth = Step(1, lambda: forward(x, "whole", count, 0, early, parts - early), (first,))
+    steps = [first, back, forth]
+    done = {}  # by the first part of a stretch: its gradients
+    for begin, end in [(0, early)] if kept == parts else [(half, early), (0, half)]:
+        of = (begin, end - begin)
+        steps.append(Step(1, lambda of=of: forward(x, "parts", count, 0, *of, True), (back,)))
+        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0]), (steps[-1],))
+        steps.append(done[begin])
+    again = min(kept + early - half, parts)
+    stretches = [(early, kept, early), (kept, again, half), (again, parts, 0)]
+    if kept == parts:
+        stretches = [(early, parts, early)]
+    for begin, end, at in stretches:
+        if begin == end:
+            continue
+        before = (forth,) if begin < kept else (done[at],)
+        of, last = (begin, end - begin), end == parts
+        steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, True, at), before))
+        steps.append(Step(3 if last else 0, lambda of=of, at=at: gradients(x, *of, at), (steps[-1],)))
+    return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
+
+
+def run(x: Call) -> None:
+    """All launches. Without tokens there is one, which hands dht on as dh0."""
+    if x.size.total == 0:
+        walk_back(x, "whole", 0)
+        return
+    if x.way.beside:
+        run_steps(side_by_side(x), x.q.device)
+        return
+    prepare(x)
+    walk_forward(x)
+    if x.size.segment:
         walk_back(x, "moves", 0)
         scan(x, x.dht, x.dh0, True)
-    for nth in range(x.rounds):
+    for nth in range(x.way.parts):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
         gradients(x, nth)
     of_values_and_gates(x)
@@ -213,16 +277,17 @@ def backward(
         precision = "ieee"  # the one that they know
     cut = blocking(D, operand)
     (_, _, of_values, _), (_, _, BK, BV, _) = cut.backward, cut.gradients
+    both = not between and beside(num_seqs, H, total, triton.cdiv(D, of_values))
     size = Problem(
-        total, num_seqs, H, D, segment_of(num_seqs, H, total, D, operand), triton.cdiv(D, of_values),
-        triton.cdiv(D, BK) * triton.cdiv(D, BV),
+        total, num_seqs, H, D, 0 if both else segment_of(num_seqs, H, total, D, operand), triton.cdiv(D, of_values),
+        triton.cdiv(D, BK) * triton.cdiv(D, BV), both,
     )  # fmt: skip
-    rounds, work = workspace(size, inputs, dv, operand)
+    way, work = workspace(size, inputs, dv, operand)
     common = {"HK": k.shape[1], "H": H, "D": D, "C": CHUNK, "OPERAND": tl.bfloat16 if bf16 else tl.float32}
     common |= {"TERMS": terms, "PRECISION": precision}
     run(Call(
         q, k, v, g, beta, cu_seqlens, initial_state, D**-0.5 if scale is None else float(scale), do, dht, dq, dk, dv,
-        dg, dbeta, dh0, size, cut, rounds, work, k_first, between,
+        dg, dbeta, dh0, size, cut, way, work, k_first, between,
         gates={"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None},
         norm={"norm_ptr": rstd_q, "NORMED": rstd_q is not None}, common=common,
     ))  # fmt: skip

@@ -19,7 +19,8 @@ def prepare_kernel(
     C: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535. The value heads of one key head run side by side.
-    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
+    # The last chunks come first: the walk over states finds the first ones in the cache.
+    h, slot = tl.program_id(0) % H, ((tl.num_programs(0) - 1 - tl.program_id(0)) // H).to(tl.int64)
     t = tl.arange(0, C)
     if tl.program_id(0) == 0:  # ones from each token on, for within_kernel
         tl.store(later_ptr + t[:, None] * C + t[None, :], tl.where(t[:, None] <= t[None, :], 1.0, 0.0).to(OPERAND))

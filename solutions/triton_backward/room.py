@@ -1,4 +1,4 @@
-"""What kernels leave for one another, and in how many rounds, so that it takes at most twice what the inputs take."""
+"""What kernels leave for one another, and in how many parts, so that it takes at most twice what the inputs take."""
 
 import math
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 import triton
 from arguments import CHUNK
-from cut import INTERPRETED
+from cut import INTERPRETED, KEPT, PARTS
 
 
 class Problem(NamedTuple):
@@ -19,6 +19,7 @@ class Problem(NamedTuple):
     segment: int  # chunks, or 0
     value_slices: int  # of backward_kernel
     key_slices: int  # of gradients_kernel, times its turns over value channels
+    beside: bool  # both walks side by side, if there is room
 
     @property
     def slots(self) -> int:
@@ -29,18 +30,30 @@ class Problem(NamedTuple):
     def segments(self) -> int:
         return triton.cdiv(self.total, CHUNK * self.segment) + self.num_seqs - 1 if self.segment else 0
 
-    def kept(self, rounds: int) -> int:
-        """Places for the gradients of states that a round leaves."""
+    def places(self, parts: int) -> int:
+        """For the chunks of one part of so many (chunks.py)."""
         if self.segment:
-            return self.segments * (self.segment // rounds)
-        return triton.cdiv(self.total, CHUNK * rounds) + self.num_seqs - 1
+            return self.segments * (self.segment // parts)
+        return triton.cdiv(self.total, CHUNK * parts) + self.num_seqs - 1
+
+
+class Way(NamedTuple):
+    """Sequences or segments are cut into so many parts. Gradients of states have places for `kept` parts at a time."""
+
+    parts: int = 1
+    kept: int = 1
+    beside: bool = False  # both walks, one beside the other; else a part is a round
+
+    @property
+    def all_kept(self) -> bool:
+        return self.kept == self.parts
 
 
 class Workspace(NamedTuple):
     """dv, and what segments make of a state, are in the rows of dv itself, where each head has some."""
 
     starts: torch.Tensor  # the state before each chunk
-    ends: torch.Tensor  # the gradient of the one behind it, of the chunks of a round
+    ends: torch.Tensor  # the gradient of the one behind it, of all chunks or those of some parts
     r: torch.Tensor
     dv: torch.Tensor
     inverse: torch.Tensor  # triangles (rows.py)
@@ -58,7 +71,7 @@ class Workspace(NamedTuple):
 OPERANDS = ("starts", "ends", "r", "dv", "inverse", "P", "later", "moves")  # the others are float32
 
 
-def shapes(x: Problem, rounds: int) -> dict[str, tuple[int, ...]]:
+def shapes(x: Problem, way: Way) -> dict[str, tuple[int, ...]]:
     states, triangle = (x.H, x.D, x.D), CHUNK * (CHUNK + 8) // 2
     of_chunks = dict.fromkeys(("inverse", "P"), (x.slots, x.H, triangle)) | {
         "starts": (x.slots, *states), "decay": (x.slots, x.H, 8, CHUNK), "between": (x.slots, x.H, CHUNK),
@@ -66,8 +79,11 @@ def shapes(x: Problem, rounds: int) -> dict[str, tuple[int, ...]]:
         "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
     }  # fmt: skip
     of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"falls": (x.segments, x.H)}
+    if way.beside:  # the walk forward is two launches, too
+        of_segments["bounds"] = (x.num_seqs, *states)
     of_tokens = dict.fromkeys(("r", "dv"), (x.total, x.H, x.D))
-    return of_chunks | of_segments | of_tokens | {"ends": (x.kept(rounds), *states), "later": (CHUNK, CHUNK)}
+    ends = (x.slots if way.all_kept else way.kept * x.places(way.parts), *states)
+    return of_chunks | of_segments | of_tokens | {"ends": ends, "later": (CHUNK, CHUNK)}
 
 
 def room_in(dv: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
@@ -76,15 +92,18 @@ def room_in(dv: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> tor
     return dv.view(-1)[:count].view(shape) if dv.dtype == dtype and dv.numel() >= count else None
 
 
-def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> tuple[int, Workspace]:
-    """The fewest rounds with which the workspace takes at most twice the bytes of the inputs, else the most, and the
-    workspace. dv [total, HV, D] is an output; operands are of type `dtype`."""
+def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> tuple[Way, Workspace]:
+    """The first way whose workspace takes at most twice the bytes of the inputs, else the last. dv [total, HV, D] is an
+    output; operands are of type `dtype`."""
     within = {"dv": dv} if dv.dtype == dtype and dv.shape[1] == x.H else {}
-    moves = room_in(dv, shapes(x, 1)["moves"], dtype) if within else None
+    moves = room_in(dv, shapes(x, Way())["moves"], dtype) if within else None
     within |= {} if moves is None else {"moves": moves}
-    for rounds in (2,) if INTERPRETED and x.segment else (1, 2, 4):  # segments in rounds are to be seen there
-        new = {name: shape for name, shape in shapes(x, rounds).items() if name not in within}
+    ways = [Way(PARTS, kept, True) for kept in KEPT] if x.beside else []
+    # segments in rounds are to be seen in the interpreter
+    ways += [Way(2)] if INTERPRETED and x.segment else [Way(), Way(2), Way(4)]
+    for way in ways:
+        new = {name: shape for name, shape in shapes(x, way).items() if name not in within}
         of = {name: dtype if name in OPERANDS else torch.float32 for name in new}
         if sum(of[n].itemsize * math.prod(shape) for n, shape in new.items()) <= 2 * inputs:
             break
-    return rounds, Workspace(**within, **{name: dv.new_empty(shape, dtype=of[name]) for name, shape in new.items()})
+    return way, Workspace(**within, **{name: dv.new_empty(shape, dtype=of[name]) for name, shape in new.items()})

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 from chunks import slot_of, start_of
-from rows import state_at
+from rows import state_at, there_are
 
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
@@ -25,7 +25,10 @@ def scan_kernel(
     segments = tl.cdiv(stop - start, C * SEGMENT).to(tl.int32)
 
     j, i, e = tl.arange(0, BK), block * BV + tl.arange(0, BV), tl.arange(0, BK)
-    there, inside = (j < D)[:, None] & (i < D)[None, :], (j < D)[:, None] & (e < D)[None, :]
+    there, inside = (
+        there_are(j, D)[:, None] & there_are(i, D)[None, :],
+        there_are(j, D)[:, None] & there_are(e, D)[None, :],
+    )
     if HAS_GIVEN:
         S = tl.load(given_ptr + state_at(n, h, i, j, H, D, K_FIRST), mask=there, other=0.0)
     else:

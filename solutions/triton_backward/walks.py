@@ -10,18 +10,20 @@ import triton
 import triton.language as tl
 from chunks import chunks_of, slot_of, span_of
 from products import rest_of
-from rows import scaled, state_at, triangle
+from rows import scaled, state_at, there_are, triangle
 
 
-@triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "part", "many"])
 def forward_kernel(
-    k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr, bounds_ptr,
-    moves_ptr, falls_ptr, checkpoints_ptr, first_ptr, num_checkpoints,
+    k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, dv_ptr, decay_ptr, initial_ptr, starts_ptr,
+    bounds_ptr, moves_ptr, falls_ptr, sums_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
+    PARTS: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The state at the start of each chunk, and the error r of each token."""
+    """The state at the start of each chunk, and the error r of each token. SUMS: dv is known, and so x . r is summed
+    here (backward_kernel)."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     # Half of the programs of "moves" walk from nothing, and half from the identity, without values.
     PROGRAMS: tl.constexpr = 2 * SLICES if PASS == "moves" else SLICES
@@ -30,12 +32,19 @@ def forward_kernel(
     n, start, slot, length = chunks_of(cu_seqlens_ptr, place, num_seqs, total, C, SEGMENT)
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
+    chunks = tl.cdiv(length, C)
+    from_chunk = chunks * 0
+    if PARTS > 1:  # `many` parts from the end of part `part` + `many` - 1, which comes first
+        last, turns, _, _ = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
+        from_chunk, chunks = last + 1 - turns, last + 1
+        if PASS == "parts" and turns <= 0:
+            return
     identity = block >= SLICES
     RESTS: tl.constexpr = (HAS_INITIAL or PASS == "given") and PASS != "moves" and TERMS == 2
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block % SLICES * BV + tl.arange(0, BV)
-    there = (j < D)[:, None] & (i < D)[None, :]
+    there = there_are(j, D)[:, None] & there_are(i, D)[None, :]
     places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
@@ -54,13 +63,14 @@ def forward_kernel(
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
     fall = 1.0
-    for chunk in tl.range(0, tl.cdiv(length, C), num_stages=STAGES):
+    # What does not change from chunk to chunk is computed in each: held over the loop, it spills registers.
+    for chunk in tl.range(from_chunk, chunks, num_stages=STAGES, disable_licm=True):
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
-        k_at, k_in = (token * HK + h // (H // HK))[:, None] * D + j[None, :], row[:, None] & (j < D)[None, :]
+        k_at, k_in = (token * HK + h // (H // HK))[:, None] * D + j[None, :], row[:, None] & there_are(j, D)[None, :]
         K = tl.load(k_ptr + k_at, mask=k_in, other=0.0).to(OPERAND)
-        v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & (i < D)[None, :]
+        v_at, inside = (token * HV + h // (H // HV))[:, None] * D + i[None, :], row[:, None] & there_are(i, D)[None, :]
         if PASS == "moves":
             inside &= tl.broadcast_to(block < SLICES, [C, BV])
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
@@ -80,10 +90,15 @@ def forward_kernel(
         r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
         if PASS != "moves":
             tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
+        if SUMS:
+            x_at = (token * H + h)[:, None] * D + i[None, :]
+            dV = tl.load(dv_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(r * dV, axis=1) * reciprocal)
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
-        fall *= gamma_C
+        if PASS == "moves":
+            fall *= gamma_C
     if PASS == "moves":
         if identity:  # it is fall I + E: what no key touches decays in float32, and only E is rounded
             E = tl.where(j[:, None] == i[None, :], S - fall, S)
@@ -91,34 +106,39 @@ def forward_kernel(
             tl.store(falls_ptr + place * H + h, fall)
         else:
             tl.store(bounds_ptr + bound, S, mask=there)
+    elif PARTS > 1:  # the next launch goes on from there
+        tl.debug_barrier()  # all of S was read from there
+        tl.store(bounds_ptr + bound, S, mask=there)
 
 
-@triton.jit(do_not_specialize=["total", "num_seqs", "round"])
+@triton.jit(do_not_specialize=["total", "num_seqs", "part", "many", "apart"])
 def backward_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
-    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, round, norm_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, part, many, apart, norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    ROUNDS: tl.constexpr,
+    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk of a round, dV, and dh0. On the way, while
-    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program.
+    """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
+    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
+    known yet, without SUMS, forward_kernel sums that, which has r in float32: from dV / b.
 
-    A round goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`."""
+    A launch goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`. ALL:
+    the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, place = pair % H, (pair // H).to(tl.int64)
     n, start, slot, length = chunks_of(cu_seqlens_ptr, place, num_seqs, total, C, SEGMENT)
     if SEGMENT > 0 and length <= 0:  # a slot that no segment has
         return
-    last, turns, kept = span_of(cu_seqlens_ptr, n, place, length, round, total, C, SEGMENT, ROUNDS)
-    if ROUNDS > 1 and (round > 0) & (turns <= 0):
+    last, turns, span, kept = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
+    if PARTS > 1 and (part > 0) & (turns <= 0):
         return
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
-    there = (j < D)[:, None] & (i < D)[None, :]
+    there = there_are(j, D)[:, None] & there_are(i, D)[None, :]
     places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
@@ -132,12 +152,12 @@ def backward_kernel(
 
     RESTS: tl.constexpr = HAS_DHT and PASS != "moves" and TERMS == 2
     # An empty sequence makes no turn: dh0 is dht.
-    for turn in tl.range(0, turns, num_stages=STAGES):
+    for turn in tl.range(0, turns, num_stages=STAGES, disable_licm=True):
         chunk = last - turn
         token = start + chunk * C + t
         row = t < length - chunk * C
         at = (slot + chunk) * H + h
-        channels, inside = row[:, None] & (j < D)[None, :], row[:, None] & (i < D)[None, :]
+        channels, inside = row[:, None] & there_are(j, D)[None, :], row[:, None] & there_are(i, D)[None, :]
         K = tl.load(k_ptr + (token * HK + h // (H // HK))[:, None] * D + j[None, :], mask=channels, other=0.0)
         P = tl.load(P_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         x_at = (token * H + h)[:, None] * D + i[None, :]
@@ -147,13 +167,14 @@ def backward_kernel(
         K, Q = K.to(OPERAND), Q.to(OPERAND)
         decay = decay_ptr + at * (8 * C)
         gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
-        beta = tl.load(decay + 3 * C + t)
+        beta = tl.load(decay + (3 * C if SUMS else C) + t)
 
         held = dS.to(OPERAND)
         if PASS != "moves":
-            tl.store(ends_ptr + ((kept + turn) * H + h) * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+            end = slot + chunk if ALL else turn // span * apart + kept + turn % span
+            tl.store(ends_ptr + (end * H + h) * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
-        if RESTS and turn + round == 0:  # as in forward_kernel
+        if RESTS and turn + part == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
         GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
@@ -164,12 +185,13 @@ def backward_kernel(
         dV = x * beta[:, None]
         if PASS != "moves":
             tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
+        if SUMS and PASS != "moves":
             r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
             tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
         dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
-    if ROUNDS > 1:
+    if PARTS > 1:
         tl.debug_barrier()  # all of dS was read from there
-    if PASS == "moves" or (PASS == "parts" and ROUNDS > 1):
+    if PASS == "moves" or (PASS == "parts" and PARTS > 1):
         tl.store(bounds_ptr + bound, dS, mask=there)
     elif PASS == "whole":
         tl.store(dh0_ptr + state_at(n, h, i, j, H, D, K_FIRST), dS, mask=there)

@@ -2,35 +2,19 @@
 
 import triton
 import triton.language as tl
-from chunks import chunk_of_round
+from chunks import chunk_of_part
 from decays import decays_between, gates_between_tokens
 from rows import scaled, scores_of, triangle
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total", "round"])
-def within_kernel(
-    k_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, decay_ptr, later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, scale,
-    num_seqs, total, round, norm_ptr,
-    NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
-    SEGMENT: tl.constexpr, ROUNDS: tl.constexpr,
+@triton.jit
+def of_scores_and_keys(
+    do_ptr, r_ptr, dv_ptr, decay_ptr, of_keys_ptr, of_scores_ptr, scale, norm_ptr, norm_at, t, row,
+    NORMED: tl.constexpr, H: tl.constexpr, D: tl.constexpr, OPERAND: tl.constexpr, PRECISION: tl.constexpr,
+    C: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk of a round and a head. The gradients of Q K^T and of K K^T [C, C] take the places of P and
-    of the inverse."""
-    h, at = tl.program_id(0) % H, tl.program_id(0) // H
-    _, slot, first, count = chunk_of_round(cu_seqlens_ptr, at, round, num_seqs, total, C, SEGMENT, ROUNDS)
-    if count <= 0:  # a place that no chunk has
-        return
-    k_ptr += (first * HK + h // (H // HK)) * D
-    do_ptr += (first * H + h) * D
-    r_ptr += (first * H + h) * D
-    dv_ptr += (first * H + h) * D
-    t = tl.arange(0, C)
-    row = t < count
-    of_scores_ptr += (slot * H + h) * (C * (C + 8) // 2)
-    of_keys_ptr += (slot * H + h) * (C * (C + 8) // 2)
-    decay_ptr += (slot * H + h) * (8 * C)
-
+    """Of one head: the gradients of Q K^T and of K K^T [C, C] take the places of P and of the inverse. Returned are
+    P times its gradient, and the gradient of K K^T."""
     places, below = triangle(t, C)
     P = tl.load(of_scores_ptr + places, mask=below, other=0.0)  # ahead of the products: fewer registers spill
 
@@ -41,12 +25,39 @@ def within_kernel(
     beta = tl.load(decay_ptr + 3 * C + t)
     dP *= beta[None, :]
     between = P.to(tl.float32) * dP  # of both decays in P and in A, Gamma times its gradient
-    dP = scaled(dP * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED)
+    dP = scaled(dP * Gamma, scale, norm_ptr, norm_at, row, NORMED)
     tl.debug_barrier()  # all of P is read
     tl.store(of_scores_ptr + places, tl.where(t[:, None] >= t[None, :], dP, 0.0).to(OPERAND), mask=below)
     # A has a factor beta, which is in dV: so dA is symmetric in what it does to keys.
     dA = tl.where(t[:, None] > t[None, :], dA * -beta[None, :] * Gamma, 0.0)
     tl.store(of_keys_ptr + places, dA.to(OPERAND), mask=below)
+    return between, dA
+
+
+@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places"])
+def within_kernel(
+    k_ptr, do_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, decay_ptr, later_ptr, of_keys_ptr, of_scores_ptr, between_ptr, scale,
+    num_seqs, total, part, places, norm_ptr,
+    NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
+    OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    SEGMENT: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """A program has a chunk of a part and a head."""
+    # The chunks that the walk back has left last come first: they are still in the cache.
+    h, at = tl.program_id(0) % H, (tl.num_programs(0) - 1 - tl.program_id(0)) // H
+    part, at = part + at // places, at % places
+    _, slot, first, count = chunk_of_part(cu_seqlens_ptr, at, part, num_seqs, total, C, SEGMENT, PARTS)
+    if count <= 0:  # a place that no chunk has
+        return
+    k_ptr += (first * HK + h // (H // HK)) * D
+    t, tokens = tl.arange(0, C), (first * H + h) * D
+    row = t < count
+    chunk = slot * H + h
+    between, dA = of_scores_and_keys(
+        do_ptr + tokens, r_ptr + tokens, dv_ptr + tokens, decay_ptr + chunk * (8 * C),
+        of_keys_ptr + chunk * (C * (C + 8) // 2), of_scores_ptr + chunk * (C * (C + 8) // 2), scale, norm_ptr,
+        first * HQ + h // (H // HQ) + t * HQ, t, row, NORMED, H, D, OPERAND, PRECISION, C, BD,
+    )  # fmt: skip
     between += dA * scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BD)
     found = gates_between_tokens(between, later_ptr, TERMS, PRECISION, C)
-    tl.store(between_ptr + (slot * H + h) * C + t, found)
+    tl.store(between_ptr + chunk * C + t, found)

@@ -1,12 +1,14 @@
-"""Calls of triton_backward that no workload makes, in Triton's interpreter: the arguments are an entry's name, the type
-of q, a folder for builds, and the lengths of sequences.
+"""Calls of triton_backward that no workload makes, in Triton's interpreter. The arguments are an entry's name, the type
+of q, a folder for builds, a number of parts, and the lengths of sequences. If the number is not 0, both walks go side
+by side, and gradients of states are kept of so many parts.
 
-Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. It prints
-the largest error of each gradient beside the reference in float64, relative to the gradient's norm, and in how many
-rounds the walk back went.
+Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. With
+GDNSPEC_TEST_ZERO_BETA in the environment every third token has beta = 0. It prints the largest error of each gradient
+beside the reference in float64, relative to the gradient's norm, and the way that was taken (room.py).
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from gdnspec.build.loader import load_function  # noqa: E402
 from reference.gdn import backward  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[3]
-LENGTHS, BEHIND, D = [int(text) for text in sys.argv[4:]], 7, 32
+KEPT, LENGTHS, BEHIND, D = int(sys.argv[4]), [int(text) for text in sys.argv[5:]], 7, 32
 OUTPUTS = ("dq", "dk", "dv", "dg", "dbeta", "dh0")
 
 
@@ -34,6 +36,8 @@ def inputs(entry: str, dtype: torch.dtype) -> dict[str, torch.Tensor | float]:
     v, do = (torch.randn(T, heads, D).to(dtype) for heads in (HV, H))
     alpha, beta = torch.empty(T, H).uniform_(0.5, 1), torch.empty(T, H).uniform_(0, 1.9)
     alpha[[3, 4, 63, 64, 67]] = 0.0
+    if "GDNSPEC_TEST_ZERO_BETA" in os.environ:
+        beta[::3] = 0.0
     bounds = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
     given = {
         "q": q, "k": k, "v": v, "g": alpha if entry == "backward_k_last" else alpha.log(), "beta": beta,
@@ -55,11 +59,14 @@ def main() -> None:
     given = inputs(entry, dtype)
     found = empty_outputs(given)
     call = load_function(ROOT / "solutions/triton_backward", f"kernel.py::{entry}", build)
-    workspace, rounds = call.__globals__["workspace"], []
+    workspace, ways = call.__globals__["workspace"], []
+    if KEPT:
+        workspace.__globals__["KEPT"] = (KEPT,)
 
-    def seen(*sizes: Any) -> Any:
-        rounds.append(workspace(*sizes)[0])
-        return rounds[-1], workspace(*sizes)[1]
+    def seen(size: Any, inputs: int, *of: Any) -> Any:
+        way, work = workspace(size, 2**40 if KEPT else inputs, *of)
+        ways.append(way)
+        return way, work
 
     call.__globals__["workspace"] = seen
     call(**given, **found)
@@ -72,7 +79,10 @@ def main() -> None:
         errors[name] = float((found[name][rows].double() - wanted[rows]).norm() / wanted[rows].norm())
     empty = [n for n, length in enumerate(LENGTHS) if length == 0]
     kept = bool((found["dh0"][empty] == given["dht"][empty]).all())
-    said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept, "rounds": rounds}
+    (way,) = ways
+    said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept}
+    nothing = (given["beta"][: sum(LENGTHS)] == 0).all(1)
+    said |= {"way": list(way), "dv of beta = 0": float(found["dv"][: sum(LENGTHS)][nothing].abs().sum())}
     print(json.dumps(said))
 
 

@@ -23,7 +23,8 @@ from gdnspec.build.resources import triton_resources  # noqa: E402
 
 FOLDER = ROOT / "solutions/triton_backward"
 HERE = Path(__file__).parent
-KERNELS = ["prepare", "forward", "backward", "within", "gradients", "shared", "gates", "steep"]
+KERNELS = ["prepare", "forward", "backward", "within", "gradients", "gates", "shared", "steep"]
+BESIDE = ["prepare", "backward", "forward", "forward", "within", "gradients", "backward", *KERNELS[5:]]
 IN_SEGMENTS = ["prepare", "forward", "scan", "forward", "backward", "scan", "backward", *KERNELS[3:]]
 BF16 = torch.bfloat16
 Arguments = dict[str, Any]
@@ -56,18 +57,45 @@ LIMITS = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 1e-2}
 )
 def test_all_types_and_rows_that_belong_to_no_sequence(entry: str, dtype: str, tmp_path: Path) -> None:
     lengths = ("0", "66", "0", "5")
-    found = program("interpreted_backward.py", entry, dtype, str(tmp_path), *lengths, TRITON_INTERPRET="1")
+    found = program("interpreted_backward.py", entry, dtype, str(tmp_path), "0", *lengths, TRITON_INTERPRET="1")
     assert found["not zero behind"] == []
     assert found["empty sequences hand dht on"]
     assert max(found["errors"].values()) < LIMITS[dtype], found["errors"]  # NaN is not less
-    assert dtype != "float32" or found["rounds"] == [4]  # so small heads take more than twice the inputs
+    assert dtype != "float32" or found["way"] == [4, 1, False]  # so small heads take more than twice the inputs
 
 
 def test_segments_are_walked_side_by_side_where_pairs_are_few(tmp_path: Path) -> None:
-    found = program("interpreted_backward.py", "backward_k_last", "float32", str(tmp_path), "200", TRITON_INTERPRET="1")
+    options = ("backward_k_last", "float32", str(tmp_path), "0", "200")
+    found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1")
     assert found["not zero behind"] == []
     assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
-    assert found["rounds"] == [2]
+    assert found["way"] == [2, 1, False]
+
+
+@pytest.mark.parametrize(
+    ("kept", "lengths"),
+    [
+        (16, ("0", "66", "0", "5")),
+        pytest.param(9, ("0", "1100", "300"), marks=pytest.mark.thorough),
+        pytest.param(12, ("1100", "0", "300"), marks=pytest.mark.thorough),
+    ],
+)
+def test_both_walks_side_by_side(kept: int, lengths: tuple[str, ...], tmp_path: Path) -> None:
+    """With places for the gradients of states of all 16 parts, and of fewer, which are then taken twice."""
+    options = ("backward_k_last", "float32", str(tmp_path), str(kept))
+    found = program("interpreted_backward.py", *options, *lengths, TRITON_INTERPRET="1")
+    assert found["way"] == [16, kept, True]
+    assert found["not zero behind"] == []
+    assert found["empty sequences hand dht on"]
+    assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
+
+
+def test_a_write_gate_of_zero_has_a_gradient_and_its_value_none(tmp_path: Path) -> None:
+    """Where both walks are side by side, dbeta is found by a division by beta."""
+    options = ("backward_k_last", "float32", str(tmp_path), "16", "200", "70")
+    found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1", GDNSPEC_TEST_ZERO_BETA="1")
+    assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
+    assert found["dv of beta = 0"] == 0
 
 
 def test_decays_below_the_normal_numbers_are_not_flushed(tmp_path: Path) -> None:
@@ -183,6 +211,7 @@ def test_checkpoints_that_lie_elsewhere_are_refused_when_asked_to_look(
 
 COMPILED = [
     pytest.param("backward_k_last", {"D": 128}, 170, id="k_last"),
+    pytest.param("backward_k_last", {"D": 128, "T": 8192, "N": 1}, 110, id="side by side"),
     pytest.param("backward_k_first", {"D": 128}, 200, id="k_first"),
     pytest.param("backward_raw_gates", {"D": 128}, 240, id="raw_gates"),
     pytest.param("backward_checkpoints", {"D": 128}, 170, id="checkpoints"),
@@ -210,7 +239,7 @@ def test_kernels_fit_into_a_multiprocessor(
         print(
             f"{x.name:16} {x.registers} registers, {x.spill_stores} + {x.spill_loads} bytes spilled, {x.shared_bytes}"
         )
-    names = IN_SEGMENTS if call["q"].shape[0] > 8000 else KERNELS
+    names = IN_SEGMENTS if call["q"].shape[0] > 10000 else BESIDE if call["q"].shape[0] > 8000 else KERNELS
     if call["dht"] is None:  # a second round has one: what the first has left in dh0
         names = [*KERNELS[:5], "backward", *KERNELS[5:]]
     left_out = {"shared"} if call["v"].shape[1] == call["do"].shape[1] else set()
