@@ -111,10 +111,13 @@ void backward(const Call& x, bool k_first) {
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
   const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
+  const bool beside = walks_beside(p, same(x.q.dtype(), kBFloat16));
+  const int64_t of_warps = of_sequences * kWalkers * kChunk * kChunk / 2;
   const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
                            of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
                            (p.N + 3) / 4 * 16, 16 + (2 * places * p.k_heads + 3) / 4 * 16,
-                           cut ? 4 * of_sequences * kHeadSize * kHeadSize * 4 : 0, cut ? (4 * int64_t{p.N} + 8) * 4 : 0, zeros};
+                           cut ? 4 * of_sequences * kHeadSize * kHeadSize * 4 : 0, cut ? (4 * int64_t{p.N} + 8) * 4 : 0, zeros,
+                           beside ? of_warps * 4 : 0, beside ? (2 * of_sequences + 3) / 4 * 16 : 0};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -136,7 +139,9 @@ void backward(const Call& x, bool k_first) {
   auto* const states = reinterpret_cast<float*>(next(9));
   auto* const bounds = reinterpret_cast<int64_t*>(next(10));
   if (cut) take_segments(p, states, bounds);
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(11);
+  void* const no_output = next(11);
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : no_output;
+  if (beside) p.kept = reinterpret_cast<float*>(next(12)), p.forward_over = reinterpret_cast<int*>(next(13));
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();

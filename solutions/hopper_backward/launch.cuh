@@ -9,6 +9,7 @@
 #include "carry.cuh"
 #include "prepare.cuh"
 #include "segments.cuh"
+#include "side_by_side.cuh"
 #include "together.cuh"
 #include "values.cuh"
 
@@ -124,14 +125,37 @@ Walks walks_of(const Problem& p) {
   return {2, (pairs + rounds - 1) / rounds};
 }
 
+// Whether both walks go side by side: predicted, they take as long as the longer one then, and what else the last kernel does beside the
+// walk back comes behind it.
+bool walks_beside(const Problem& p, bool divides) {
+  constexpr int64_t kLeastChunks = 8, kMostPairs = 16;
+  const int64_t pairs = int64_t{p.N} * p.H;
+  return divides && pairs <= kMostPairs && 2 * kHalves * pairs <= p.multiprocessors && p.tokens >= kLeastChunks * kChunk * p.N;
+}
+
+template <class E>
+void launch_beside(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
+  if constexpr (kDivides<E>) {
+    static std::atomic<uint64_t> allowed{0};
+    const int jobs = p.N * p.H * kHalves;
+    launch(gdn_beside_kernel<E>, allowed, p.device, grid_of(2 * jobs, 1), kBesideThreads, kBesideBytes, stream, p, maps, jobs, 0);
+    launch_together<E, 2>(p, maps, places, 0, stream);
+  }
+}
+
+template <class E>
+void launch_walks(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
+  takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
+  const Walks walks = walks_of(p);
+  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, stream);
+}
+
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
   if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, places, stream);
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
-  takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
-  const Walks walks = walks_of(p);
-  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, stream);
+  (p.forward_over != nullptr ? launch_beside<E> : launch_walks<E>)(p, maps, places, stream);
   if (p.v_group > 1 && p.tokens > 0) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());

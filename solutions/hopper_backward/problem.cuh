@@ -47,6 +47,8 @@ struct Problem {
   Queue* queue;
   int* walked;                  // [places, key heads]: blocks that have left what a chunk's gradients need
   int* ready;                   // [places * key heads]: 1 + place * key heads + key head, in the queue's order; 0: not yet
+  int* forward_over;            // [N, H, 2]: whether a slice's forward walk is over, where the walk back is beside it; null: it is behind
+  float* kept;                  // [N, H, 8, 2, 32, 32]: then what warps that walk back keep of the last chunk, y and x; by lane
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
@@ -122,6 +124,9 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   const int all = p.places * p.k_heads;
   for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) p.walked[i] = 0, p.ready[i] = 0;
   if (block != 0) return;
+  if (p.forward_over != nullptr) {
+    for (int i = threadIdx.x; i < 2 * p.N * p.H; i += blockDim.x) p.forward_over[i] = 0;
+  }
   if (threadIdx.x == 0) *p.queue = Queue{};
   __syncthreads();
   int chunks = 0;

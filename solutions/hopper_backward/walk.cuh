@@ -153,6 +153,11 @@ __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, b
   return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
 }
 
+// Whether a slice's forward walk is over.
+__device__ __forceinline__ int* forward_over(const Problem& p, const Work& work) {
+  return p.forward_over + at_place(p, work.n, work.h) * kHalves + work.slice / kSlice;
+}
+
 template <int Groups>
 constexpr int kWalkThreads = 128 * (Groups + 1);
 

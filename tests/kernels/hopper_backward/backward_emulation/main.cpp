@@ -8,6 +8,7 @@
 #include "carry.cuh"
 #include "prepare.cuh"
 #include "segments.cuh"
+#include "side_by_side.cuh"
 #include "together.cuh"
 #include "values.cuh"
 
@@ -47,14 +48,23 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
     launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
     launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
   }
+  if constexpr (Groups == 1 && kDivides<E>) {
+    if (p.forward_over != nullptr) {
+      const int jobs = p.N * p.H * kHalves;
+      for (const int first : {0, jobs}) {  // blocks run one after the other, in any order: those that are waited for come first
+        launch(grid(jobs, 1, 1), kBesideThreads, kBesideBytes, [&] { gdn_beside_kernel<E>(p, maps, jobs, first); });
+      }
+    }
+  }
+  const bool beside = p.forward_over != nullptr;
   const Place walks = grid(kHalves / Groups, p.H, p.N);
-  launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
+  if (!beside) launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   // Blocks run one after the other, so one does all.
-  launch(grid(1, 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, 1); });
+  launch(grid(1, 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
   if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
-Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, float scale) {
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, bool beside, float scale) {
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
   const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
@@ -81,6 +91,9 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   Queue queue{-1, -1, -1, -1};
   std::vector<int> walked(places * c.key_heads, -1), ready = walked;
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
+  Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
+  std::vector<int> over(sequences * heads * kHalves, -1);
+  if (beside) p.kept = kept.data(), p.forward_over = over.data();
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
@@ -113,6 +126,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
     found.intact &= x->intact();
   }
+  found.intact &= kept.intact();
   for (const Guarded<float>& x : between) found.intact &= x.intact();
   found.intact &= of_heads.intact() && found.dq.intact() && found.dk.intact() && found.dv.intact();
   return found;
@@ -143,8 +157,8 @@ double error_of(const std::vector<int64_t>& bounds, int heads, int size, const V
   return worst;
 }
 
-bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, float scale) {
-  const Found got = call(c, x, y, given, groups, segment, scale);
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, bool beside, float scale) {
+  const Found got = call(c, x, y, given, groups, segment, beside, scale);
   const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
   const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
   std::vector<int64_t> of_states(c.sequences() + 1);
@@ -167,8 +181,8 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
     for (int64_t i = 0; i < c.heads(); ++i) zeros &= got.dg[t * c.heads() + i] == 0 && got.dbeta[t * c.heads() + i] == 0;
   }
   right &= zeros;
-  std::printf("%s: %s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
+  std::printf("%s: %s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
+              right ? "right" : "WRONG", c.name, beside ? ", walks side by side" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -180,6 +194,7 @@ struct Run {
   Given given = {};
   int groups = 2, segment = 0;
   int zero_beta = -1;  // of this token and head
+  bool beside = false;  // both walks
 };
 
 std::vector<Run> all_runs() {
@@ -199,6 +214,7 @@ std::vector<Run> all_runs() {
   in_float16.type = Type::float16;
   std::vector<Run> runs{{ragged, {100}, 2, 0, 2 * 70}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1},
                         {cut, {3}, 1, 1}};
+  if (std::getenv("ONLY") != nullptr) runs = {{ragged, {100}, 1, 0, 2 * 70, true}, {bare, {0, true, false}, 1, 0, -1, true}, {longer, {0, false, true}, 1, 0, -1, true}, {resets, {}, 1, 0, -1, true}, {cut, {3}, 1, 2, -1, true}, {repeated, {7, true, false}, 1, 0, -1, true}};
   if (std::getenv("THOROUGH") != nullptr) {
     for (const int groups : {1, 2}) {
       for (const Case& c : {ragged, resets, linear, bare, longer, repeated, in_float16}) {
@@ -221,7 +237,7 @@ int main() {
     if (run.zero_beta >= 0) inputs.beta[run.zero_beta] = 0.f;
     const Cotangents cotangents = draw_cotangents(run.c, inputs);
     const Gradients expected = recur_back(run.c, inputs, cotangents, scale, run.given.output, run.given.state);
-    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, scale);
+    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, run.beside, scale);
 #ifdef STOP_AT_FIRST
     if (!right) return 1;
 #endif
