@@ -19,13 +19,15 @@ template <int Groups>
 using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
 
-template <int Groups>
+// Waits: for tiles, which others prepare meanwhile.
+template <int Groups, bool Waits = false, bool Tells = false>
 struct ForwardWay {
   const Maps& maps;
-  const Work& work;
+  ForwardShared<Groups>& s;
   const bool leaves = true, with_values = true;
-  static constexpr bool kTells = false;
-  __device__ __forceinline__ void count(int) const {}
+  const Work& work = s.work;
+  static constexpr bool kTells = Tells;
+  __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
@@ -35,9 +37,11 @@ struct ForwardWay {
   }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
-    const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
+    const int64_t at = at_place(p, work.place + c, work.h);
+    const unsigned char* const tile = p.tiles + at * kTileBytes;
     barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
+    if constexpr (Waits) wait_for_tile(p, at);
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
       const int behind = term == kTerms - 1 ? static_cast<int>(sizeof(ForwardDecays)) : 0;
@@ -53,8 +57,8 @@ struct ForwardWay {
   }
 };
 
-// Carries: nothing is left but the state behind the last chunk.
-template <class E, int Groups, bool Carries>
+// Carries: nothing is left but the state behind the last chunk. Tells: others store the states, and tell of them.
+template <class E, int Groups, bool Carries, bool Tells = false>
 __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
@@ -92,7 +96,11 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_fence();
     multiply<E>(x, state_bits, k, true);
     wgmma_commit();
-    if constexpr (!Carries) hand_out(state_bits, s.states[wg], to, warp, lane);
+    if constexpr (Tells) {
+      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), c, warp, lane);
+    } else if constexpr (!Carries) {
+      hand_out(state_bits, s.states[wg], to, warp, lane);
+    }
     Tokens bits;
     load_tokens(bits, v, warp, lane);
     float4 gammas[4];
@@ -156,7 +164,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
       Behind behind;
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work}, behind);
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s}, behind);
     }
   }
 }

@@ -32,6 +32,11 @@ __device__ __forceinline__ int anew(int x) {
   return y;
 }
 
+// The next kernel's blocks may begin where there is room. They wait for what they need of this one.
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// For the kernel before to be over.
+__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {

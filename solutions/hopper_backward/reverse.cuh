@@ -69,6 +69,7 @@ struct ReverseWay {
     barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
     const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
+    if constexpr (Beside) wait_for_tile(p, at);
     if constexpr (Groups == kHalves) {
       load_bytes_once(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
     } else {  // the other slice's block wants it, too
@@ -259,51 +260,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   find_of_last<E>(p, s.work, at, kept, slice, walker, row, column, warp, lane);
 }
 
-// Stores states that whoever walks passes on; by a warp.
+// Where the states of a walk back go.
 template <int Groups>
-__device__ __forceinline__ void store_states(const Problem& p, ReverseShared<Groups>& s, int& behind) {
-  const int chunks = s.work.chunks;
-  if (lane_here() == 0) {
-    unsigned char* to = p.ends + at_place(p, s.work.place + chunks - 1, s.work.h) * kStateBytes;
-    to += s.work.slice / kSlice * (kHalves * kBoxBytes);
-#pragma unroll 1
-    for (int turn = 0; turn < chunks; ++turn) {
-      barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
-      store_bytes(to, shared_address(s.states), Groups * kHalves * kBoxBytes);
-      stored_read();
-      barrier_arrive(shared_address(&s.taken));
-      to -= static_cast<int64_t>(p.H) * kStateBytes;
-      if (turn == 0) continue;
-      stored_but_one();
-      store_count(&s.states_there, behind + turn);
-    }
-    stored_all();
-    store_count(&s.states_there, behind + chunks);
-  }
-  __syncwarp();
-  behind += chunks;
-}
-
-// Tells whoever finds gradients of chunks that are left; by a warp, which nobody waits for. `last`: place * key heads + key head of the
-// last chunk.
-template <int Groups>
-__device__ __forceinline__ void tell_turns(const Problem& p, const ReverseShared<Groups>& s, int last, int chunks, int& behind) {
-  const int all = behind + chunks;
-  int told = behind;
-#pragma unroll 1
-  while (told < all) {
-    int there = 0;
-    if (lane_here() == 0) there = wait_for_counts(&s.states_there, &s.values_there, told);
-    there = min(__shfl_sync(kAllLanes, there, 0), all);
-    __syncwarp();
-#pragma unroll 1
-    for (int turn = told + lane_here(); turn < there; turn += 32) {
-      tell(p, last - (turn - behind) * p.k_heads, p.k_group * kHalves / Groups);
-    }
-    told = there;
-    __syncwarp();
-  }
-  behind = all;
+__device__ __forceinline__ void store_states_back(const Problem& p, ReverseShared<Groups>& s, int& behind) {
+  unsigned char* const to = p.ends + at_place(p, s.work.place + s.work.chunks - 1, s.work.h) * kStateBytes;
+  store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), -static_cast<int64_t>(p.H) * kStateBytes, behind);
 }
 
 }  // namespace

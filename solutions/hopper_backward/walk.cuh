@@ -29,6 +29,8 @@ struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
+  uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
+  int states_there, values_there;  // turns of the block of which these are in memory
   Work work;
   Carried carried;
 };
@@ -145,6 +147,49 @@ __device__ __forceinline__ void pass_on(const uint32_t (&bits)[8][4], unsigned c
   fence_async();
   __syncwarp();
   warp_arrive(lane, passed_on);
+}
+
+// Stores states that whoever walks passes on, from `to` on; by a warp.
+template <class Shared>
+__device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64_t step, int& behind) {
+  const int chunks = s.work.chunks;
+  if (lane_here() == 0) {
+#pragma unroll 1
+    for (int turn = 0; turn < chunks; ++turn) {
+      barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
+      store_bytes(to, shared_address(s.states), sizeof s.states);
+      stored_read();
+      barrier_arrive(shared_address(&s.taken));
+      to += step;
+      if (turn == 0) continue;
+      stored_but_one();
+      store_count(&s.states_there, behind + turn);
+    }
+    stored_all();
+    store_count(&s.states_there, behind + chunks);
+  }
+  __syncwarp();
+  behind += chunks;
+}
+
+// Tells whoever finds gradients of chunks that one of `Blocks` blocks of a head has left; by a warp, which nobody waits for. `first`:
+// place * key heads + key head of the first turn; from there on by Step chunks. The first `untold` turns are left out.
+template <int Step, int Blocks, class Shared>
+__device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, int first, int untold, int chunks, int& behind) {
+  const int all = behind + chunks;
+  int told = behind + untold;
+#pragma unroll 1
+  while (told < all) {
+    int there = 0;
+    if (lane_here() == 0) there = wait_for_counts(&s.states_there, &s.values_there, told);
+    there = min(__shfl_sync(kAllLanes, there, 0), all);
+    __syncwarp();
+#pragma unroll 1
+    for (int turn = told + lane_here(); turn < there; turn += 32) tell(p, first + (turn - behind) * (Step * p.k_heads), p.k_group * Blocks);
+    told = there;
+    __syncwarp();
+  }
+  behind = all;
 }
 
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
