@@ -135,14 +135,13 @@ void backward(const Call& x, bool k_first) {
   p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
   p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
   int* const order = reinterpret_cast<int*>(next(7));
-  if (p.N > 1 && p.N <= kSorted && !first) p.order = order;
+  if (p.N > 1 && p.N <= kSorted) p.order = order;
   p.queue = reinterpret_cast<Queue*>(next(8));
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + places * p.k_heads;
   if (first) {
-    p.prepared = p.ready + places * p.k_heads;
+    p.prepared = p.ready + places * p.k_heads, p.forward_over = p.prepared + of_head;
     TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(p.queue, 0, of_queue, stream));
   }
-  if (beside.both) p.forward_over = p.prepared + of_head;
   auto* const states = reinterpret_cast<float*>(next(9));
   auto* const bounds = reinterpret_cast<int64_t*>(next(10));
   if (cut) take_segments(p, states, bounds);

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
     if (kind == kBackward) {
       walk_back<E, 2, true>(p, reverse, wg, turns, place, parity);
     } else {
-      walk_forward<E, 2, true>(p, forward, wg);
+      walk_forward<E, 2, true>(p, forward, wg, turns, place, parity);
     }
   } else {
     registers_down<kFeedRegisters>();

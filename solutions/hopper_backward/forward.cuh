@@ -58,8 +58,9 @@ struct ForwardWay {
 };
 
 // Carries: nothing is left but the state behind the last chunk. Tells: others store the states, and tell of them.
+// `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
 template <class E, int Groups, bool Carries, bool Tells = false>
-__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg, int& behind, int& place, int& parity) {
   constexpr int kStages = kForwardStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -75,17 +76,16 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   uint32_t state_bits[8][4];
   float x[32] = {}, y[32];
   if (from != nullptr && chunks > 0) {  // what a given state loses as an operand
-    barrier_wait(shared_address(&s.full[0]), 0);
+    barrier_wait(shared_address(&s.full[place]), parity);
     pack_rest<E>(state_bits, S);
     wgmma_fence();
-    multiply<E>(x, state_bits, shared_address(s.stage[0].k), false);
+    multiply<E>(x, state_bits, shared_address(s.stage[place].k), false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(x);
     keep(state_bits);
   }
   const bool with_rests = !Carries && keeps_rests(p);
-  int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     auto& stage = s.stage[place];
@@ -97,7 +97,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     multiply<E>(x, state_bits, k, true);
     wgmma_commit();
     if constexpr (Tells) {
-      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), c, warp, lane);
+      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), behind + c, warp, lane);
     } else if constexpr (!Carries) {
       hand_out(state_bits, s.states[wg], to, warp, lane);
     }
@@ -138,6 +138,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
+  behind += chunks;
   if constexpr (Carries) {
     save_state(S, s.carried.to, false, row, column);
     if (s.carried.turned != nullptr) save_state(S, s.carried.turned, true, row, column);
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_forward<E, Groups, false>(p, s, wg);
+    int turns = 0, place = 0, parity = 0;
+    walk_forward<E, Groups, false>(p, s, wg, turns, place, parity);
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {

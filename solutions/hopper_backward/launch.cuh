@@ -141,46 +141,54 @@ Walks walks_of(const Problem& p) {
   return {2, (pairs + rounds - 1) / rounds};
 }
 
-// How chunks are prepared, and walked over, in one kernel: `walks` of it are 0 where they are not.
+// What is prepared and walked over in one kernel: `first.walks` is 0 where nothing is. `both` walks, or the forward one with so many slices
+// of a state in a block.
 struct Beside {
   First first;
-  bool both;  // walks
+  bool both;
+  int groups;
 };
 
-// Few heads leave multiprocessors idle while they walk: there others prepare meanwhile, if they are enough for that. Where there is room for
-// both walks they go side by side, and gradients are found as soon as both have left a chunk.
+// Where (sequence, head) are few both walks go side by side, and gradients are found as soon as both have left a chunk. Of others about
+// half of the multiprocessors walk forward, a block for each slice where there is room for that, and half of them prepare.
 Beside beside_of(const Problem& p, bool divides, int64_t places) {
-  constexpr int64_t kLeastChunks = 4;
-  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors, walks = kHalves * pairs;
-  const bool both = divides && 11 * pairs <= 2 * all, one = 11 * pairs <= 3 * all;
-  if (p.segments.length > 0 || p.tokens < kLeastChunks * kChunk * p.N || !(both || one)) return {};
-  return {First{group_of(p, places), static_cast<int>(all - (both ? 2 : 1) * walks), static_cast<int>(walks)}, both};
+  constexpr int64_t kLeastOfFew = 4, kLeastChunks = 8;
+  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
+  const bool both = divides && 11 * pairs <= 2 * all, few = 11 * pairs <= 3 * all;
+  if (p.segments.length > 0 || p.N > kMostOrdered || p.tokens < (few ? kLeastOfFew : kLeastChunks) * kChunk * p.N) return {};
+  const Group group = group_of(p, places);
+  const auto of = [&](int64_t walks, int64_t more, int64_t at_once, int groups) {
+    return Beside{First{group, static_cast<int>(all - walks - more), static_cast<int>(walks), static_cast<int>(at_once)}, more > 0, groups};
+  };
+  if (both) return of(kHalves * pairs, kHalves * pairs, p.N, 1);
+  if (few) return of(kHalves * pairs, 0, p.N, 1);
+  const int64_t rounds = (2 * pairs + all - 1) / all, walks = (pairs + rounds - 1) / rounds;
+  return of(walks, 0, (walks + p.H - 1) / p.H, 2);
 }
 
-template <class E, bool Both>
+template <class E, int Groups, bool Both>
 void launch_first(const Problem& p, const Maps& maps, const First& first, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const dim3 grid = grid_of(first.prepare + (Both ? 2 : 1) * first.walks, 1);
-  launch(gdn_first_kernel<E, Both>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
+  launch(gdn_first_kernel<E, Groups, Both>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
 }
 
 template <class E>
-void launch_back(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
+void launch_back(const Problem& p, const Maps& maps, int64_t places, bool early, cudaStream_t stream) {
   const Walks walks = walks_of(p);
-  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, false, stream);
+  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, early, stream);
 }
 
 template <class E>
-void launch_beside(Problem p, const Maps& maps, const Beside& beside, int64_t places, cudaStream_t stream) {
+void launch_beside(const Problem& p, const Maps& maps, const Beside& beside, int64_t places, cudaStream_t stream) {
   if constexpr (kDivides<E>) {
     if (beside.both) {
-      launch_first<E, true>(p, maps, beside.first, stream);
+      launch_first<E, 1, true>(p, maps, beside.first, stream);
       return launch_together<E, 2>(p, maps, places, 0, true, stream);
     }
   }
-  launch_first<E, false>(p, maps, beside.first, stream);
-  p.prepared = nullptr;  // all of it is there
-  launch_back<E>(p, maps, places, stream);
+  (beside.groups == 1 ? launch_first<E, 1, false> : launch_first<E, 2, false>)(p, maps, beside.first, stream);
+  launch_back<E>(p, maps, places, true, stream);
 }
 
 template <class E>
@@ -189,7 +197,7 @@ void launch_apart(const Problem& p, const Maps& maps, int64_t places, cudaStream
   launch_prepare<E>(p, maps, places, stream);
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
-  launch_back<E>(p, maps, places, stream);
+  launch_back<E>(p, maps, places, false, stream);
 }
 
 template <class E>

@@ -106,15 +106,15 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
 
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
 
-// Longest first; as long ones as they come. By a block, once a call. `lengths` is shared.
-__device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) {
+// Longest first; as long ones as they come. By a block. `lengths` is shared.
+__device__ __forceinline__ void order_sequences(const Problem& p, int* lengths, int* order) {
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);
   __syncthreads();
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
     const int mine = lengths[n];
     int rank = 0;
     for (int m = 0; m < p.N; ++m) rank += lengths[m] > mine || (lengths[m] == mine && m < n);
-    p.order[rank] = n;
+    order[rank] = n;
   }
 }
 

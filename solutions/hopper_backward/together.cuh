@@ -30,7 +30,10 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
     }
   }
-  if (threadIdx.x == 0) prepare_parts(s);
+  if (threadIdx.x == 0) {
+    prepare_parts(s);
+    if (p.forward_over != nullptr) wait_for_number(&p.queue->all);  // so the order is there, too
+  }
   if (static_cast<int>(blockIdx.x) < walkers) {
     prepare_walk_back<Groups>(walk);
   } else if (threadIdx.x == 0) {
@@ -51,7 +54,10 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       const ReverseWay<E, Groups> way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
-        if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
+        if (lane_here() == 0) {
+          walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
+          if (p.forward_over != nullptr) wait_for_forward<Groups>(p, walk.work);
+        }
         named_barrier(kWalk, kTogether);
         feed<ReverseWay<E, Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);

@@ -203,6 +203,14 @@ __device__ __forceinline__ int* forward_over(const Problem& p, const Work& work)
   return p.forward_over + at_place(p, work.n, work.h) * kHalves + work.slice / kSlice;
 }
 
+// By one thread, which then may have it copied.
+template <int Groups>
+__device__ __forceinline__ void wait_for_forward(const Problem& p, const Work& work) {
+#pragma unroll
+  for (int i = 0; i < Groups; ++i) wait_for_number(forward_over(p, work) + i);
+  fence_async_memory();
+}
+
 template <int Groups>
 constexpr int kWalkThreads = 128 * (Groups + 1);
 

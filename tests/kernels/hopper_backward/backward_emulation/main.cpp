@@ -38,18 +38,19 @@ Place grid(int64_t x, int64_t y = 1, int64_t z = 1) {
 enum class Beside { nothing, forward, both };
 
 // Blocks run one after the other, in any order: so those that are waited for are launched apart.
-template <class E, bool Both>
+template <class E, int Groups, bool Both>
 void launch_first(const Problem& p, const Maps& maps, const Group& group) {
-  const First first{group, 2, p.N * p.H * kHalves};
+  const int jobs = p.N * p.H * kHalves / Groups;
+  const First first{group, 2, Both ? jobs : (jobs + 1) / 2, Both ? p.N : 2};  // a block has two jobs, one after the other
   const int firsts[] = {0, first.prepare, first.prepare + first.walks, first.prepare + 2 * first.walks};
   for (int i = 0; i < (Both ? 3 : 2); ++i) {
-    const auto kernel = [&] { gdn_first_kernel<E, Both>(p, maps, first, firsts[i]); };
+    const auto kernel = [&] { gdn_first_kernel<E, Groups, Both>(p, maps, first, firsts[i]); };
     launch(grid(firsts[i + 1] - firsts[i]), kFirstThreads, kFirstBytes, kernel);
   }
 }
 
 template <class E, int Groups>
-void launch_all(Problem p, const Maps& maps, int64_t places, Beside beside) {
+void launch_all(const Problem& p, const Maps& maps, int64_t places, Beside beside) {
   const int shared = std::min(p.q_group, p.k_group);
   Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
@@ -66,11 +67,10 @@ void launch_all(Problem p, const Maps& maps, int64_t places, Beside beside) {
     const Place walks = grid(kHalves / Groups, p.H, p.N);
     launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   } else if (beside == Beside::forward) {
-    launch_first<E, false>(p, maps, group);
+    launch_first<E, Groups, false>(p, maps, group);
   } else if constexpr (kDivides<E>) {
-    launch_first<E, true>(p, maps, group);
+    launch_first<E, 1, true>(p, maps, group);
   }
-  if (beside != Beside::both) p.prepared = nullptr;
   // Blocks run one after the other, so one does all.
   const int walkers = beside == Beside::both ? 0 : 1;
   launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, walkers); });
@@ -100,15 +100,15 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
   std::vector<int> order(sequences, -1);
-  if (sequences > 1 && beside == Beside::nothing) p.order = order.data();
+  if (sequences > 1) p.order = order.data();
   const int unset = beside == Beside::nothing ? -1 : 0;
   Queue queue{unset, unset, unset, unset};
   std::vector<int> walked(places * c.key_heads, unset), ready = walked;
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
   Guarded<float> kept(beside == Beside::both ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
   std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
-  if (beside != Beside::nothing) p.prepared = prepared.data();
-  if (beside == Beside::both) p.kept = kept.data(), p.forward_over = over.data();
+  if (beside != Beside::nothing) p.prepared = prepared.data(), p.forward_over = over.data();
+  if (beside == Beside::both) p.kept = kept.data();
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
