@@ -14,13 +14,18 @@
 
 namespace {
 
+// (sequence, head) of which both walks go side by side, at most: a block for each slice and walk, and more for what is to be prepared.
+int64_t pairs_beside(const Problem& p) { return 2 * int64_t{p.multiprocessors} / 11; }
+
 // Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
-// becomes of states, three for each but those at the ends, fill the multiprocessors.
-int64_t segment_of(const Problem& p) {
+// becomes of states, three for each but those at the ends, fill the multiprocessors. Where both walks may go side by side, so many that
+// there is room for that.
+int64_t segment_of(const Problem& p, bool divides) {
   const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
   constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
   if (pairs > kMostPairs || each < kLeast) return 0;
-  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
+  const int64_t room = divides ? pairs_beside(p) / pairs : (p.multiprocessors / pairs + 4) / 3;
+  const int64_t count = std::min(room, each / kLeastChunks);
   return count < 3 ? 0 : (each + count - 1) / count;
 }
 
@@ -110,8 +115,12 @@ void launch_cut(const Problem& p, cudaStream_t stream) {
 }
 template <class E>
 void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  static std::atomic<uint64_t> carry{0}, join{0};
-  launch(gdn_carry_kernel<E>, carry, p.device, grid_of(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps);
+  static std::atomic<uint64_t> carry{0}, both{0}, join{0};
+  if (p.forward_over != nullptr) {  // few segments
+    launch(gdn_carry_kernel<E, 1>, carry, p.device, grid_of(kKinds * kHalves, p.H, p.N), kWalkThreads<1>, kCarryBytes<1>, stream, p, maps);
+  } else {
+    launch(gdn_carry_kernel<E, 2>, both, p.device, grid_of(kKinds, p.H, p.N), kWalkThreads<2>, kCarryBytes<2>, stream, p, maps);
+  }
   launch(gdn_join_kernel, join, p.device, grid_of(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p);
 }
 
@@ -154,11 +163,11 @@ struct Beside {
 Beside beside_of(const Problem& p, bool divides, int64_t places) {
   constexpr int64_t kLeastOfFew = 4, kLeastChunks = 8;
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  const bool both = divides && 11 * pairs <= 2 * all, few = 11 * pairs <= 3 * all;
-  if (p.segments.length > 0 || p.N > kMostOrdered || p.tokens < (few ? kLeastOfFew : kLeastChunks) * kChunk * p.N) return {};
+  const bool cut = p.segments.length > 0, both = divides && pairs <= pairs_beside(p), few = 11 * pairs <= 3 * all;
+  if ((cut && !both) || p.N > kMostOrdered || p.tokens < (few ? kLeastOfFew : kLeastChunks) * kChunk * p.N) return {};
   const Group group = group_of(p, places);
   const auto of = [&](int64_t walks, int64_t more, int64_t at_once, int groups) {
-    return Beside{First{group, static_cast<int>(all - walks - more), static_cast<int>(walks), static_cast<int>(at_once)}, more > 0, groups};
+    return Beside{First{group, cut ? 0 : static_cast<int>(all - walks - more), static_cast<int>(walks), static_cast<int>(at_once)}, more > 0, groups};
   };
   if (both) return of(kHalves * pairs, kHalves * pairs, p.N, 1);
   if (few) return of(kHalves * pairs, 0, p.N, 1);
@@ -181,6 +190,11 @@ void launch_back(const Problem& p, const Maps& maps, int64_t places, bool early,
 
 template <class E>
 void launch_beside(const Problem& p, const Maps& maps, const Beside& beside, int64_t places, cudaStream_t stream) {
+  if (p.segments.owners != nullptr) {
+    launch_cut(p, stream);
+    launch_prepare<E>(p, maps, places, stream);
+    launch_segments<E>(p, maps, stream);
+  }
   if constexpr (kDivides<E>) {
     if (beside.both) {
       launch_first<E, 1, true>(p, maps, beside.first, stream);

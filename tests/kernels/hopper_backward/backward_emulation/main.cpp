@@ -41,7 +41,7 @@ enum class Beside { nothing, forward, both };
 template <class E, int Groups, bool Both>
 void launch_first(const Problem& p, const Maps& maps, const Group& group) {
   const int jobs = p.N * p.H * kHalves / Groups;
-  const First first{group, 2, Both ? jobs : (jobs + 1) / 2, Both ? p.N : 2};  // a block has two jobs, one after the other
+  const First first{group, p.segments.owners != nullptr ? 0 : 2, Both ? jobs : (jobs + 1) / 2, Both ? p.N : 2};  // a block has two jobs, one after the other
   const int firsts[] = {0, first.prepare, first.prepare + first.walks, first.prepare + 2 * first.walks};
   for (int i = 0; i < (Both ? 3 : 2); ++i) {
     const auto kernel = [&] { gdn_first_kernel<E, Groups, Both>(p, maps, first, firsts[i]); };
@@ -56,14 +56,17 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, Beside besid
   while (shared % group.heads != 0) --group.heads;
   if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
-  if (beside == Beside::nothing) {
-    const bool cut = p.segments.owners != nullptr;
-    if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
+  const bool cut = p.segments.owners != nullptr;
+  if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
+  if (cut || beside == Beside::nothing) {
     launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
-    if (cut) {
-      launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
-      launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
-    }
+  }
+  if (cut) {
+    const Place blocks = grid(kKinds * kHalves / Groups, p.H, p.N);
+    launch(blocks, kWalkThreads<Groups>, kCarryBytes<Groups>, [&] { gdn_carry_kernel<E, Groups>(p, maps); });
+    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
+  }
+  if (beside == Beside::nothing) {
     const Place walks = grid(kHalves / Groups, p.H, p.N);
     launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
   } else if (beside == Beside::forward) {
@@ -237,6 +240,7 @@ if (std::getenv("ONLY") != nullptr) {
       }
     }
     runs.push_back({in_float16, {}, 1, 0, -1, Beside::forward});
+    runs.push_back({cut, {3}, 1, 1, -1, Beside::both}), runs.push_back({cut, {}, 1, 2, -1, Beside::both}), runs.push_back({cut, {3}, 2, 1});
   }
   if (std::getenv("THOROUGH") != nullptr) {
     for (const int groups : {1, 2}) {
