@@ -128,11 +128,6 @@ static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && sizeof(Rever
 constexpr int kStateBytes = 4 * kBoxBytes, kValueBytes = 2 * kBoxBytes;
 
 __device__ __forceinline__ int64_t at_place(const Problem& p, int64_t place, int h) { return place * p.H + h; }
-// By one thread, which then may have it copied.
-__device__ __forceinline__ void wait_for_tile(const Problem& p, int64_t at) {
-  wait_for_number(p.prepared + at);
-  fence_async_memory();
-}
 __device__ __forceinline__ WalkSums& sums_at(const Problem& p, int64_t at) { return *reinterpret_cast<WalkSums*>(p.tiles + at * kTileBytes); }
 
 }  // namespace

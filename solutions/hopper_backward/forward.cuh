@@ -26,7 +26,7 @@ struct ForwardWay {
   ForwardShared<Groups>& s;
   const bool leaves = true, with_values = true;
   const Work& work = s.work;
-  static constexpr bool kTells = Tells;
+  static constexpr bool kWaits = Waits, kTells = Tells;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
@@ -41,7 +41,6 @@ struct ForwardWay {
     const unsigned char* const tile = p.tiles + at * kTileBytes;
     barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    if constexpr (Waits) wait_for_tile(p, at);
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {
       const int behind = term == kTerms - 1 ? static_cast<int>(sizeof(ForwardDecays)) : 0;

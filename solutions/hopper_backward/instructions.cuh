@@ -141,6 +141,11 @@ __device__ __forceinline__ int count_in_order(int* at, int last) {
 __device__ __forceinline__ void store_released(int* at, int x) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
 }
+__device__ __forceinline__ int load_acquired(const int* at) {
+  int y;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(y) : "l"(at) : "memory");
+  return y;
+}
 // A number that is not zero, once it is there.
 __device__ __forceinline__ int wait_for_number(const int* at) {
   int y;

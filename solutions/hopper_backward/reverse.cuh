@@ -40,7 +40,7 @@ struct ReverseWay {
   ReverseShared<Groups>& s;
   const bool leaves = true;
   const Work& work = s.work;
-  static constexpr bool kTells = true;
+  static constexpr bool kWaits = Beside, kTells = true;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
@@ -69,7 +69,6 @@ struct ReverseWay {
     barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
     const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
-    if constexpr (Beside) wait_for_tile(p, at);
     if constexpr (Groups == kHalves) {
       load_bytes_once(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
     } else {  // the other slice's block wants it, too

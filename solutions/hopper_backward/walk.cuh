@@ -73,6 +73,20 @@ struct Behind {
   int turns = 0, tails = 0;
 };
 
+// For the tile of a turn, which then may be copied; by a warp. Returns how many turns have theirs: asking takes a microsecond, so it asks
+// for 32 of them.
+template <class Way>
+__device__ __forceinline__ int wait_for_tiles(const Problem& p, const Work& work, int turn, int lane) {
+  const auto of = [&](int turn) { return p.prepared + at_place(p, work.place + Way::chunk_of(work, turn), work.h); };
+  if (lane == 0) wait_for_number(of(turn));
+  __syncwarp();
+  const bool there = turn + lane < work.chunks && load_acquired(of(turn + lane)) != 0;
+  const unsigned missing = ~__ballot_sync(kAllLanes, there);
+  fence_async_memory();
+  __syncwarp();
+  return turn + (missing == 0 ? 32 : __ffs(missing) - 1);
+}
+
 // By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, whether
 // somebody waits for that, and what it needs late, of which it asks for the next turn's once one is over.
 template <class Way, class Shared, int Groups, int Stages>
@@ -86,6 +100,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     if (lane == 0 && turn + 1 < chunks) way.ask_late(p, Way::chunk_of(s.work, turn + 1));
   };
   if (lane == 0 && chunks > 0) way.ask_late(p, Way::chunk_of(s.work, 0));
+  [[maybe_unused]] int prepared = 0;
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     if (turn >= Stages) take(turn - Stages);
@@ -94,6 +109,9 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     auto& stage = s.stage[i % Stages];
     const bool whole = rows >= kChunk;
     const uint32_t full = shared_address(&s.full[i % Stages]), landed = whole ? full : shared_address(&s.tail);
+    if constexpr (Way::kWaits) {
+      if (turn >= prepared) prepared = wait_for_tiles<Way>(p, s.work, turn, lane);
+    }
     if (lane == 0) way.ask(p, stage, i % Stages, c, landed);
     __syncwarp();
     if (!whole) {
