@@ -124,16 +124,17 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       __syncwarp();
       if (lane == 0) barrier_arrive(full);
     }
-    if (Way::kTells && turn > Stages && lane == 0) {
-      stored_but_one();
-      way.count(i - Stages);
+    if (Way::kTells && turn >= Stages && lane == 0) {
+      stored_all();
+      way.count(i - Stages + 1);
     }
   }
 #pragma unroll 1
-  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
-  if (lane == 0) {
-    stored_all();
-    if (Way::kTells) way.count(behind.turns + chunks);
+  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) {
+    take(turn);
+    if (lane != 0) continue;
+    if (Way::kTells || turn == chunks - 1) stored_all();
+    if (Way::kTells) way.count(behind.turns + turn + 1);
   }
   behind.turns += chunks;
 }
@@ -179,12 +180,9 @@ __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64
       stored_read();
       barrier_arrive(shared_address(&s.taken));
       to += step;
-      if (turn == 0) continue;
-      stored_but_one();
-      store_count(&s.states_there, behind + turn);
+      stored_all();
+      store_count(&s.states_there, behind + turn + 1);
     }
-    stored_all();
-    store_count(&s.states_there, behind + chunks);
   }
   __syncwarp();
   behind += chunks;
