@@ -19,14 +19,14 @@ template <int Groups>
 using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
 
-// Waits: for tiles, which others prepare meanwhile.
-template <int Groups, bool Waits = false, bool Tells = false>
+// Beside: others prepare tiles meanwhile, store the states and tell of them.
+template <int Groups, bool Beside = false>
 struct ForwardWay {
   const Maps& maps;
   ForwardShared<Groups>& s;
   const bool leaves = true, with_values = true;
   const Work& work = s.work;
-  static constexpr bool kWaits = Waits, kTells = Tells;
+  static constexpr bool kWaits = Beside, kTells = Beside;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
@@ -37,8 +37,7 @@ struct ForwardWay {
   }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
-    const int64_t at = at_place(p, work.place + c, work.h);
-    const unsigned char* const tile = p.tiles + at * kTileBytes;
+    const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
     barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
 #pragma unroll
@@ -56,10 +55,9 @@ struct ForwardWay {
   }
 };
 
-// Carries: nothing is left but the state behind the last chunk. Tells: others store the states, and tell of them.
-// `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one.
-template <class E, int Groups, bool Carries, bool Tells = false>
-__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg, int& behind, int& place, int& parity) {
+// Carries: nothing is left but the state behind the last chunk. Beside: as above.
+template <class E, int Groups, bool Carries, bool Beside = false>
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -75,16 +73,17 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   uint32_t state_bits[8][4];
   float x[32] = {}, y[32];
   if (from != nullptr && chunks > 0) {  // what a given state loses as an operand
-    barrier_wait(shared_address(&s.full[place]), parity);
+    barrier_wait(shared_address(&s.full[0]), 0);
     pack_rest<E>(state_bits, S);
     wgmma_fence();
-    multiply<E>(x, state_bits, shared_address(s.stage[place].k), false);
+    multiply<E>(x, state_bits, shared_address(s.stage[0].k), false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(x);
     keep(state_bits);
   }
   const bool with_rests = !Carries && keeps_rests(p);
+  int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     auto& stage = s.stage[place];
@@ -95,8 +94,8 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_fence();
     multiply<E>(x, state_bits, k, true);
     wgmma_commit();
-    if constexpr (Tells) {
-      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), behind + c, warp, lane);
+    if constexpr (Beside) {
+      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), c, warp, lane);
     } else if constexpr (!Carries) {
       hand_out(state_bits, s.states[wg], to, warp, lane);
     }
@@ -137,7 +136,6 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
   }
-  behind += chunks;
   if constexpr (Carries) {
     save_state(S, s.carried.to, false, row, column);
     if (s.carried.turned != nullptr) save_state(S, s.carried.turned, true, row, column);
@@ -159,8 +157,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    int turns = 0, place = 0, parity = 0;
-    walk_forward<E, Groups, false>(p, s, wg, turns, place, parity);
+    walk_forward<E, Groups, false>(p, s, wg);
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {

@@ -14,18 +14,14 @@
 
 namespace {
 
-// (sequence, head) of which both walks go side by side, at most: a block for each slice and walk, and more for what is to be prepared.
-int64_t pairs_beside(const Problem& p) { return 2 * int64_t{p.multiprocessors} / 11; }
-
 // Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
-// becomes of states, three for each but those at the ends, fill the multiprocessors. Where both walks may go side by side, so many that
-// there is room for that.
+// becomes of states, three for each but those at the ends, fill the multiprocessors. Where both walks go side by side (first_of) it takes
+// longer sequences.
 int64_t segment_of(const Problem& p, bool divides) {
   const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
-  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
-  if (pairs > kMostPairs || each < kLeast) return 0;
-  const int64_t room = divides ? pairs_beside(p) / pairs : (p.multiprocessors / pairs + 4) / 3;
-  const int64_t count = std::min(room, each / kLeastChunks);
+  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastBeside = 200, kLeastChunks = 4;
+  if (pairs > kMostPairs || each < (divides && pairs >= 8 ? kLeastBeside : kLeast)) return 0;
+  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
   return count < 3 ? 0 : (each + count - 1) / count;
 }
 
@@ -115,12 +111,8 @@ void launch_cut(const Problem& p, cudaStream_t stream) {
 }
 template <class E>
 void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  static std::atomic<uint64_t> carry{0}, both{0}, join{0};
-  if (p.forward_over != nullptr) {  // few segments
-    launch(gdn_carry_kernel<E, 1>, carry, p.device, grid_of(kKinds * kHalves, p.H, p.N), kWalkThreads<1>, kCarryBytes<1>, stream, p, maps);
-  } else {
-    launch(gdn_carry_kernel<E, 2>, both, p.device, grid_of(kKinds, p.H, p.N), kWalkThreads<2>, kCarryBytes<2>, stream, p, maps);
-  }
+  static std::atomic<uint64_t> carry{0}, join{0};
+  launch(gdn_carry_kernel<E>, carry, p.device, grid_of(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps);
   launch(gdn_join_kernel, join, p.device, grid_of(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p);
 }
 
@@ -150,59 +142,23 @@ Walks walks_of(const Problem& p) {
   return {2, (pairs + rounds - 1) / rounds};
 }
 
-// What is prepared and walked over in one kernel: `first.walks` is 0 where nothing is. `both` walks, or the forward one with so many slices
-// of a state in a block.
-struct Beside {
-  First first;
-  bool both;
-  int groups;
-};
-
-// Where (sequence, head) are few both walks go side by side, and gradients are found as soon as both have left a chunk. Of others about
-// half of the multiprocessors walk forward, a block for each slice where there is room for that, and half of them prepare.
-Beside beside_of(const Problem& p, bool divides, int64_t places) {
-  constexpr int64_t kLeastOfFew = 4, kLeastChunks = 8;
-  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  const bool cut = p.segments.length > 0, both = divides && pairs <= pairs_beside(p), few = 11 * pairs <= 3 * all;
-  if ((cut && !both) || p.N > kMostOrdered || p.tokens < (few ? kLeastOfFew : kLeastChunks) * kChunk * p.N) return {};
-  const Group group = group_of(p, places);
-  const auto of = [&](int64_t walks, int64_t more, int64_t at_once, int groups) {
-    return Beside{First{group, cut ? 0 : static_cast<int>(all - walks - more), static_cast<int>(walks), static_cast<int>(at_once)}, more > 0, groups};
-  };
-  if (both) return of(kHalves * pairs, kHalves * pairs, p.N, 1);
-  if (few) return of(kHalves * pairs, 0, p.N, 1);
-  const int64_t rounds = (2 * pairs + all - 1) / all, walks = (pairs + rounds - 1) / rounds;
-  return of(walks, 0, (walks + p.H - 1) / p.H, 2);
-}
-
-template <class E, int Groups, bool Both>
-void launch_first(const Problem& p, const Maps& maps, const First& first, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  const dim3 grid = grid_of(first.prepare + (Both ? 2 : 1) * first.walks, 1);
-  launch(gdn_first_kernel<E, Groups, Both>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
+// Where (sequence, head) are few, what comes before the gradients is one kernel, and gradients are found as soon as both walks have left a
+// chunk: half of the multiprocessors walk, the others prepare. `walks` is 0 where that is not so.
+First first_of(const Problem& p, bool divides, int64_t places) {
+  constexpr int64_t kLeastChunks = 16;
+  const int64_t pairs = int64_t{p.N} * p.H, walks = kHalves * pairs;
+  if (!divides || p.segments.length > 0 || 8 * pairs > p.multiprocessors || p.tokens < kLeastChunks * kChunk * p.N) return {};
+  return {group_of(p, places), static_cast<int>(p.multiprocessors - 2 * walks), static_cast<int>(walks)};
 }
 
 template <class E>
-void launch_back(const Problem& p, const Maps& maps, int64_t places, bool early, cudaStream_t stream) {
-  const Walks walks = walks_of(p);
-  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, early, stream);
-}
-
-template <class E>
-void launch_beside(const Problem& p, const Maps& maps, const Beside& beside, int64_t places, cudaStream_t stream) {
-  if (p.segments.owners != nullptr) {
-    launch_cut(p, stream);
-    launch_prepare<E>(p, maps, places, stream);
-    launch_segments<E>(p, maps, stream);
-  }
+void launch_beside(const Problem& p, const Maps& maps, const First& first, int64_t places, cudaStream_t stream) {
   if constexpr (kDivides<E>) {
-    if (beside.both) {
-      launch_first<E, 1, true>(p, maps, beside.first, stream);
-      return launch_together<E, 2>(p, maps, places, 0, true, stream);
-    }
+    static std::atomic<uint64_t> allowed{0};
+    const dim3 grid = grid_of(first.prepare + 2 * first.walks, 1);
+    launch(gdn_first_kernel<E>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
+    launch_together<E, 2>(p, maps, places, 0, true, stream);
   }
-  (beside.groups == 1 ? launch_first<E, 1, false> : launch_first<E, 2, false>)(p, maps, beside.first, stream);
-  launch_back<E>(p, maps, places, true, stream);
 }
 
 template <class E>
@@ -211,13 +167,14 @@ void launch_apart(const Problem& p, const Maps& maps, int64_t places, cudaStream
   launch_prepare<E>(p, maps, places, stream);
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
-  launch_back<E>(p, maps, places, false, stream);
+  const Walks walks = walks_of(p);
+  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, false, stream);
 }
 
 template <class E>
-void launch_all(const Problem& p, const Maps& maps, const Beside& beside, int64_t places, cudaStream_t stream) {
-  if (beside.first.walks > 0) {
-    launch_beside<E>(p, maps, beside, places, stream);
+void launch_all(const Problem& p, const Maps& maps, const First& first, int64_t places, cudaStream_t stream) {
+  if (first.walks > 0) {
+    launch_beside<E>(p, maps, first, places, stream);
   } else {
     launch_apart<E>(p, maps, places, stream);
   }

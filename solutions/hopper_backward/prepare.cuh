@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
   DYNAMIC_SHARED(memory);
   if (blockIdx.x == p.places) {
     empty_queue(p, blockIdx.y, gridDim.y);
-    if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory), p.order);
+    if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
     return;
   }
   const Chunk chunk = find_chunk(p, blockIdx.x);

@@ -106,15 +106,15 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
 
 constexpr int kSorted = 512;  // sequences that are taken longest first; more are taken as they come
 
-// Longest first; as long ones as they come. By a block. `lengths` is shared.
-__device__ __forceinline__ void order_sequences(const Problem& p, int* lengths, int* order) {
+// Longest first; as long ones as they come. By a block, once a call. `lengths` is shared.
+__device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) {
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) lengths[n] = count_chunks(p, n);
   __syncthreads();
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
     const int mine = lengths[n];
     int rank = 0;
     for (int m = 0; m < p.N; ++m) rank += lengths[m] > mine || (lengths[m] == mine && m < n);
-    order[rank] = n;
+    p.order[rank] = n;
   }
 }
 
@@ -143,9 +143,7 @@ __device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
 // 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
 __device__ __forceinline__ int take_ready(const Problem& p) {
   const int nth = atomicAdd(&p.queue->taken, 1);
-  int all = p.queue->all;
-  if (all == 0) all = wait_for_number(&p.queue->all);
-  if (nth >= min(all - 1, p.places * p.k_heads)) return 0;
+  if (nth >= min(p.queue->all - 1, p.places * p.k_heads)) return 0;
   const int found = wait_for_number(p.ready + nth);
   fence_async_memory();
   return found;

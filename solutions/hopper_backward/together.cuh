@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   }
   if (threadIdx.x == 0) {
     prepare_parts(s);
-    if (p.forward_over != nullptr) wait_for_number(&p.queue->all);  // so the order is there, too
+    if (p.prepared != nullptr) wait_for_number(&p.queue->all);  // beside the kernel that says how many there are
   }
   if (static_cast<int>(blockIdx.x) < walkers) {
     prepare_walk_back<Groups>(walk);
@@ -54,10 +54,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       const ReverseWay<E, Groups> way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
-        if (lane_here() == 0) {
-          walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
-          if (p.forward_over != nullptr) wait_for_forward<Groups>(p, walk.work);
-        }
+        if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
         named_barrier(kWalk, kTogether);
         feed<ReverseWay<E, Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);

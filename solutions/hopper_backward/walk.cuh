@@ -124,17 +124,16 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       __syncwarp();
       if (lane == 0) barrier_arrive(full);
     }
-    if (Way::kTells && turn >= Stages && lane == 0) {
-      stored_all();
-      way.count(i - Stages + 1);
+    if (Way::kTells && turn > Stages && lane == 0) {
+      stored_but_one();
+      way.count(i - Stages);
     }
   }
 #pragma unroll 1
-  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) {
-    take(turn);
-    if (lane != 0) continue;
-    if (Way::kTells || turn == chunks - 1) stored_all();
-    if (Way::kTells) way.count(behind.turns + turn + 1);
+  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
+  if (lane == 0) {
+    stored_all();
+    if (Way::kTells) way.count(behind.turns + chunks);
   }
   behind.turns += chunks;
 }
@@ -180,9 +179,12 @@ __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64
       stored_read();
       barrier_arrive(shared_address(&s.taken));
       to += step;
-      stored_all();
-      store_count(&s.states_there, behind + turn + 1);
+      if (turn == 0) continue;
+      stored_but_one();
+      store_count(&s.states_there, behind + turn);
     }
+    stored_all();
+    store_count(&s.states_there, behind + chunks);
   }
   __syncwarp();
   behind += chunks;
@@ -217,14 +219,6 @@ __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, b
 // Whether a slice's forward walk is over.
 __device__ __forceinline__ int* forward_over(const Problem& p, const Work& work) {
   return p.forward_over + at_place(p, work.n, work.h) * kHalves + work.slice / kSlice;
-}
-
-// By one thread, which then may have it copied.
-template <int Groups>
-__device__ __forceinline__ void wait_for_forward(const Problem& p, const Work& work) {
-#pragma unroll
-  for (int i = 0; i < Groups; ++i) wait_for_number(forward_over(p, work) + i);
-  fence_async_memory();
 }
 
 template <int Groups>

@@ -18,8 +18,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_backward"
 HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
 OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
-RUNS = 11
-THOROUGH_RUNS = RUNS + 7 * 3 * 2 * 2 + 6 * 3
+RUNS = 9
+THOROUGH_RUNS = RUNS + 7 * 3 * 2 + 6 * 3
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -80,7 +80,7 @@ STATES_TAKEN = "barrier_wait(taken, (turn & 1) ^ 1);"
 OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);\n          if (lane"
 END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
 TILE_THERE = "if (lane == 0) store_released(p.prepared + at, 1);"
-FORWARD_OVER = "store_released(forward_over(p, s.work) + i, 1);"
+FORWARD_OVER = "store_released(forward_over(p, s.work), 1);"
 OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
 

@@ -34,53 +34,48 @@ Place grid(int64_t x, int64_t y = 1, int64_t z = 1) {
   return {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
 }
 
-// What comes before the gradients in one kernel: no walk, the forward one, or both.
-enum class Beside { nothing, forward, both };
-
 // Blocks run one after the other, in any order: so those that are waited for are launched apart.
-template <class E, int Groups, bool Both>
+template <class E>
 void launch_first(const Problem& p, const Maps& maps, const Group& group) {
-  const int jobs = p.N * p.H * kHalves / Groups;
-  const First first{group, p.segments.owners != nullptr ? 0 : 2, Both ? jobs : (jobs + 1) / 2, Both ? p.N : 2};  // a block has two jobs, one after the other
+  const First first{group, 2, p.N * p.H * kHalves};
   const int firsts[] = {0, first.prepare, first.prepare + first.walks, first.prepare + 2 * first.walks};
-  for (int i = 0; i < (Both ? 3 : 2); ++i) {
-    const auto kernel = [&] { gdn_first_kernel<E, Groups, Both>(p, maps, first, firsts[i]); };
+  for (int i = 0; i < 3; ++i) {
+    const auto kernel = [&] { gdn_first_kernel<E>(p, maps, first, firsts[i]); };
     launch(grid(firsts[i + 1] - firsts[i]), kFirstThreads, kFirstBytes, kernel);
   }
 }
 
 template <class E, int Groups>
-void launch_all(const Problem& p, const Maps& maps, int64_t places, Beside beside) {
+void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_t places) {
+  const bool cut = p.segments.owners != nullptr;
+  if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
+  launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  if (cut) {
+    launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
+    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
+  }
+  const Place walks = grid(kHalves / Groups, p.H, p.N);
+  launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
+}
+
+template <class E, int Groups>
+void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const int shared = std::min(p.q_group, p.k_group);
   Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
   if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
-  const bool cut = p.segments.owners != nullptr;
-  if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
-  if (cut || beside == Beside::nothing) {
-    launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  const bool beside = p.prepared != nullptr;
+  if constexpr (kDivides<E>) {
+    if (beside) launch_first<E>(p, maps, group);
   }
-  if (cut) {
-    const Place blocks = grid(kKinds * kHalves / Groups, p.H, p.N);
-    launch(blocks, kWalkThreads<Groups>, kCarryBytes<Groups>, [&] { gdn_carry_kernel<E, Groups>(p, maps); });
-    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
-  }
-  if (beside == Beside::nothing) {
-    const Place walks = grid(kHalves / Groups, p.H, p.N);
-    launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
-  } else if (beside == Beside::forward) {
-    launch_first<E, Groups, false>(p, maps, group);
-  } else if constexpr (kDivides<E>) {
-    launch_first<E, 1, true>(p, maps, group);
-  }
+  if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
-  const int walkers = beside == Beside::both ? 0 : 1;
-  launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, walkers); });
+  launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
-Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, Beside beside, float scale) {
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, bool beside, float scale) {
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
   const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
@@ -103,15 +98,14 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
   std::vector<int> order(sequences, -1);
-  if (sequences > 1) p.order = order.data();
-  const int unset = beside == Beside::nothing ? -1 : 0;
+  if (sequences > 1 && !beside) p.order = order.data();
+  const int unset = beside ? 0 : -1;
   Queue queue{unset, unset, unset, unset};
   std::vector<int> walked(places * c.key_heads, unset), ready = walked;
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
-  Guarded<float> kept(beside == Beside::both ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
+  Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
   std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
-  if (beside != Beside::nothing) p.prepared = prepared.data(), p.forward_over = over.data();
-  if (beside == Beside::both) p.kept = kept.data();
+  if (beside) p.prepared = prepared.data(), p.forward_over = over.data(), p.kept = kept.data();
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
@@ -139,7 +133,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
                   {x.v.data(), kSize, c.value_heads, rows, 2}, {x.v.data(), kSize, c.value_heads, rows, 1},
                   {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1},
                   {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
-  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places, beside); };
+  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
   for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
     found.intact &= x->intact();
@@ -175,7 +169,7 @@ double error_of(const std::vector<int64_t>& bounds, int heads, int size, const V
   return worst;
 }
 
-bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, Beside beside, float scale) {
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, bool beside, float scale) {
   const Found got = call(c, x, y, given, groups, segment, beside, scale);
   const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
   const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
@@ -200,7 +194,7 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
   }
   right &= zeros;
   std::printf("%s: %s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, beside == Beside::both ? ", both walks beside" : beside == Beside::forward ? ", the forward walk beside" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
+              right ? "right" : "WRONG", c.name, beside ? ", side by side" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -212,7 +206,7 @@ struct Run {
   Given given = {};
   int groups = 2, segment = 0;
   int zero_beta = -1;  // of this token and head
-  Beside beside = Beside::nothing;
+  bool beside = false;
 };
 
 std::vector<Run> all_runs() {
@@ -232,16 +226,14 @@ std::vector<Run> all_runs() {
   in_float16.type = Type::float16;
   std::vector<Run> runs{{ragged, {100}, 2, 0, 2 * 70}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1},
                         {cut, {3}, 1, 1}};
-  const auto add = [&](const Run& run, Beside beside) { runs.push_back(run), runs.back().beside = beside; };
-  add({ragged, {100}, 1, 0, 2 * 70}, Beside::both), add({resets, {}, 1}, Beside::both), add({cut, {3}, 1, 2}, Beside::both);
-  add({linear, {}, 2}, Beside::forward), add({in_float16, {}, 1}, Beside::forward);
+  const auto add = [&](const Run& run) { runs.push_back(run), runs.back().beside = true; };
+  add({ragged, {100}, 1, 0, 2 * 70}), add({resets, {}, 1}), add({cut, {3}, 1});
   if (std::getenv("THOROUGH") != nullptr) {
     for (const int groups : {1, 2}) {
       for (const Case& c : {ragged, resets, linear, bare, longer, repeated, in_float16}) {
         for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
-          for (const Beside beside : {Beside::nothing, Beside::forward, Beside::both}) {
-            if (beside != Beside::both || (groups == 1 && c.type != Type::float16)) add({c, given, groups}, beside);
-          }
+          runs.push_back({c, given, groups});
+          if (groups == 1 && c.type != Type::float16) add({c, given, groups});
         }
       }
     }
