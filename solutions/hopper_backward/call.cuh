@@ -102,8 +102,7 @@ void backward(const Call& x, bool k_first) {
   TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   check_bounds(p, stream);
 
-  const bool divides = same(x.q.dtype(), kBFloat16);
-  p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(segment_of(p, divides))};
+  p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(segment_of(p))};
   p.segments.k_first = p.k_first;
   const bool cut = p.segments.length > 0;
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * p.segments.length));
@@ -113,7 +112,7 @@ void backward(const Call& x, bool k_first) {
   const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
   const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
   p.places = static_cast<int>(places);
-  const First first = first_of(p, divides, places);
+  const First first = first_of(p, same(x.q.dtype(), kBFloat16), places);
   const bool beside = first.walks > 0;
   const int64_t of_queue = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * of_sequences : 0) + 3) / 4 * 16;
   const int64_t of_warps = of_sequences * kWalkers * kChunk * kChunk / 2;

@@ -15,12 +15,11 @@
 namespace {
 
 // Chunks of a segment; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which find what
-// becomes of states, three for each but those at the ends, fill the multiprocessors. Where both walks go side by side (first_of) it takes
-// longer sequences.
-int64_t segment_of(const Problem& p, bool divides) {
+// becomes of states, three for each but those at the ends, fill the multiprocessors.
+int64_t segment_of(const Problem& p) {
   const int64_t pairs = int64_t{p.N} * p.H, each = (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N);
-  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastBeside = 200, kLeastChunks = 4;
-  if (pairs > kMostPairs || each < (divides && pairs >= 8 ? kLeastBeside : kLeast)) return 0;
+  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
+  if (pairs > kMostPairs || each < kLeast) return 0;
   const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
   return count < 3 ? 0 : (each + count - 1) / count;
 }
@@ -145,7 +144,7 @@ Walks walks_of(const Problem& p) {
 // Where (sequence, head) are few, what comes before the gradients is one kernel, and gradients are found as soon as both walks have left a
 // chunk: half of the multiprocessors walk, the others prepare. `walks` is 0 where that is not so.
 First first_of(const Problem& p, bool divides, int64_t places) {
-  constexpr int64_t kLeastChunks = 16;
+  constexpr int64_t kLeastChunks = 64;
   const int64_t pairs = int64_t{p.N} * p.H, walks = kHalves * pairs;
   if (!divides || p.segments.length > 0 || 8 * pairs > p.multiprocessors || p.tokens < kLeastChunks * kChunk * p.N) return {};
   return {group_of(p, places), static_cast<int>(p.multiprocessors - 2 * walks), static_cast<int>(walks)};
