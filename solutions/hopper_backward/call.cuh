@@ -111,10 +111,16 @@ void backward(const Call& x, bool k_first) {
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
   const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
+  p.places = static_cast<int>(places);
+  const First first = first_of(p, same(x.q.dtype(), kBFloat16), places);
+  const bool beside = first.walks > 0;
+  const int64_t of_queue = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * of_sequences : 0) + 3) / 4 * 16;
+  const int64_t of_warps = of_sequences * kWalkers * kChunk * kChunk / 2;
   const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
                            of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
-                           (p.N + 3) / 4 * 16, 16 + (2 * places * p.k_heads + 3) / 4 * 16,
-                           cut ? 4 * of_sequences * kHeadSize * kHeadSize * 4 : 0, cut ? (4 * int64_t{p.N} + 8) * 4 : 0, zeros};
+                           (p.N + 3) / 4 * 16, of_queue,
+                           cut ? 4 * of_sequences * kHeadSize * kHeadSize * 4 : 0, cut ? (4 * int64_t{p.N} + 8) * 4 : 0, zeros,
+                           beside ? of_warps * 4 : 0};
   int64_t all = 0;
   for (const int64_t size : sizes) all += size;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
@@ -129,14 +135,19 @@ void backward(const Call& x, bool k_first) {
   p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
   p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
   int* const order = reinterpret_cast<int*>(next(7));
-  if (p.N > 1 && p.N <= kSorted) p.order = order;
+  if (p.N > 1 && p.N <= kSorted && !beside) p.order = order;
   p.queue = reinterpret_cast<Queue*>(next(8));
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + places * p.k_heads;
-  p.places = static_cast<int>(places);
+  if (beside) {
+    p.prepared = p.ready + places * p.k_heads, p.forward_over = p.prepared + of_head;
+    TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(p.queue, 0, of_queue, stream));
+  }
   auto* const states = reinterpret_cast<float*>(next(9));
   auto* const bounds = reinterpret_cast<int64_t*>(next(10));
   if (cut) take_segments(p, states, bounds);
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : next(11);
+  void* const no_output = next(11);
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : no_output;
+  if (beside) p.kept = reinterpret_cast<float*>(next(12));
   if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
 
   const DLDataType type = x.q.dtype();
@@ -145,7 +156,7 @@ void backward(const Call& x, bool k_first) {
   const Maps maps{map(x.q.data_ptr(), p.q_heads, kHalves), map(x.k.data_ptr(), p.k_heads, kHalves), map(v, p.v_heads, kHalves),
                   map(v, p.v_heads, 1), map(given, p.H, kHalves), map(given, p.H, 1), map(writes, p.H, kHalves), map(writes, p.H, 1)};
   const auto run = same(type, kFloat16) ? launch_all<__half> : launch_all<__nv_bfloat16>;
-  run(p, maps, places, stream);
+  run(p, maps, first, places, stream);
 }
 
 template <bool KFirst>

@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
     if (kind == kBackward) {
       feed<ReverseWay<E, 2>, ReverseShared<2>, 2, kReverseStages<2>>(p, reverse, {maps, reverse, false}, behind);
     } else {
-      feed<ForwardWay<2>, ForwardShared<2>, 2, kForwardStages<2>>(p, forward, {maps, forward.work, false, kind == kForward}, behind);
+      feed<ForwardWay<2>, ForwardShared<2>, 2, kForwardStages<2>>(p, forward, {maps, forward, false, kind == kForward}, behind);
     }
   }
 }

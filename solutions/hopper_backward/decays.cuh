@@ -20,11 +20,11 @@ struct Rows {
   float inverse[kChunk]; // 1 / beta
 };
 
-// A token's g or beta of `heads` heads from h on, by a block of 128 threads: g by the first half. Four at a time where h is a
+// A token's g or beta of `heads` heads from h on, by a warpgroup: g by its first half. Four at a time where h is a
 // multiple of four, too.
 __device__ __forceinline__ void load_gates(const Problem& p, int64_t first, int valid, int h, int heads, Rows* rows) {
   const int t = threadIdx.x % kChunk;
-  const bool is_g = threadIdx.x < kChunk, inside = t < valid;
+  const bool is_g = threadIdx.x % 128 < kChunk, inside = t < valid;
   const float* const gates = is_g ? p.g : p.beta;
   const float otherwise = is_g ? p.log_gates ? 0.f : 1.f : inside ? 1.f : 0.f;  // behind the tokens: alpha 1, beta 0
   const float* const from = gates + (first + t) * p.H + h;

@@ -19,13 +19,15 @@ template <int Groups>
 using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
 
-template <int Groups>
+// Beside: others prepare tiles meanwhile, store the states and tell of them.
+template <int Groups, bool Beside = false>
 struct ForwardWay {
   const Maps& maps;
-  const Work& work;
+  ForwardShared<Groups>& s;
   const bool leaves = true, with_values = true;
-  static constexpr bool kTells = false;
-  __device__ __forceinline__ void count(int) const {}
+  const Work& work = s.work;
+  static constexpr bool kWaits = Beside, kTells = Beside;
+  __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
   __device__ __forceinline__ void leave(const Problem& p, ForwardStage<Groups>& stage, int c, int lane) const {
@@ -53,8 +55,8 @@ struct ForwardWay {
   }
 };
 
-// Carries: nothing is left but the state behind the last chunk.
-template <class E, int Groups, bool Carries>
+// Carries: nothing is left but the state behind the last chunk. Beside: as above.
+template <class E, int Groups, bool Carries, bool Beside = false>
 __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
@@ -92,7 +94,11 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_fence();
     multiply<E>(x, state_bits, k, true);
     wgmma_commit();
-    if constexpr (!Carries) hand_out(state_bits, s.states[wg], to, warp, lane);
+    if constexpr (Beside) {
+      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), c, warp, lane);
+    } else if constexpr (!Carries) {
+      hand_out(state_bits, s.states[wg], to, warp, lane);
+    }
     Tokens bits;
     load_tokens(bits, v, warp, lane);
     float4 gammas[4];
@@ -156,7 +162,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
       Behind behind;
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s.work}, behind);
+      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s}, behind);
     }
   }
 }

@@ -32,6 +32,11 @@ __device__ __forceinline__ int anew(int x) {
   return y;
 }
 
+// The next kernel's blocks may begin where there is room. They wait for what they need of this one.
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// For the kernel before to be over.
+__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // --- mbarriers --------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t bar, int count) {
@@ -135,6 +140,11 @@ __device__ __forceinline__ int count_in_order(int* at, int last) {
 }
 __device__ __forceinline__ void store_released(int* at, int x) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(at), "r"(x) : "memory");
+}
+__device__ __forceinline__ int load_acquired(const int* at) {
+  int y;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(y) : "l"(at) : "memory");
+  return y;
 }
 // A number that is not zero, once it is there.
 __device__ __forceinline__ int wait_for_number(const int* at) {

@@ -7,7 +7,7 @@
 
 #include "forward.cuh"
 #include "carry.cuh"
-#include "prepare.cuh"
+#include "first.cuh"
 #include "segments.cuh"
 #include "together.cuh"
 #include "values.cuh"
@@ -24,15 +24,20 @@ int64_t segment_of(const Problem& p) {
   return count < 3 ? 0 : (each + count - 1) / count;
 }
 
-// With more shared memory than there is without asking, which is asked for once a device: `most`, whatever a call needs.
+// More shared memory than there is without asking, which is asked for once a device.
+template <class Kernel>
+void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allowed) {
+  const uint64_t bit = uint64_t{1} << device % 64;
+  if ((allowed.load() & bit) != 0) return;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  if (device < 64) allowed.fetch_or(bit);
+}
+
+// `most`: whatever a call needs.
 template <class Kernel, class... Arguments>
 void launch_within(size_t most, Kernel kernel, std::atomic<uint64_t>& allowed, int device, dim3 grid, int threads, size_t bytes,
                    cudaStream_t stream, const Arguments&... arguments) {
-  const uint64_t bit = uint64_t{1} << device % 64;
-  if ((allowed.load() & bit) == 0) {
-    TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
-    if (device < 64) allowed.fetch_or(bit);
-  }
+  allow(kernel, most, device, allowed);
   kernel<<<grid, threads, bytes, stream>>>(arguments...);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
@@ -76,14 +81,26 @@ void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
   launch(gdn_forward_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
 }
 
+// Early: beside the kernel before.
 template <class E, int Groups>
-void launch_together(const Problem& p, const Maps& maps, int64_t places, int64_t most, cudaStream_t stream) {
+void launch_together(const Problem& p, const Maps& maps, int64_t places, int64_t most, bool early, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
   const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
   const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, places * p.k_heads));
-  launch(gdn_together_kernel<E, Groups>, allowed, p.device, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, p, maps,
-         walkers);
+  const auto kernel = gdn_together_kernel<E, Groups>;
+  allow(kernel, sizeof(GradientShared), p.device, allowed);
+  cudaLaunchAttribute beside{};
+  beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  beside.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid_of(blocks, 1);
+  config.blockDim = dim3(kGradientBlock);
+  config.dynamicSmemBytes = sizeof(GradientShared);
+  config.stream = stream;
+  config.attrs = &beside;
+  config.numAttrs = early ? 1 : 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps, walkers));
 }
 
 // Where sequences are cut, and the states there.
@@ -124,14 +141,42 @@ Walks walks_of(const Problem& p) {
   return {2, (pairs + rounds - 1) / rounds};
 }
 
+// Where (sequence, head) are few, what comes before the gradients is one kernel, and gradients are found as soon as both walks have left a
+// chunk: half of the multiprocessors walk, the others prepare. `walks` is 0 where that is not so.
+First first_of(const Problem& p, bool divides, int64_t places) {
+  constexpr int64_t kLeastChunks = 64;
+  const int64_t pairs = int64_t{p.N} * p.H, walks = kHalves * pairs;
+  if (!divides || p.segments.length > 0 || 8 * pairs > p.multiprocessors || p.tokens < kLeastChunks * kChunk * p.N) return {};
+  return {group_of(p, places), static_cast<int>(p.multiprocessors - 2 * walks), static_cast<int>(walks)};
+}
+
 template <class E>
-void launch_all(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
+void launch_beside(const Problem& p, const Maps& maps, const First& first, int64_t places, cudaStream_t stream) {
+  if constexpr (kDivides<E>) {
+    static std::atomic<uint64_t> allowed{0};
+    const dim3 grid = grid_of(first.prepare + 2 * first.walks, 1);
+    launch(gdn_first_kernel<E>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
+    launch_together<E, 2>(p, maps, places, 0, true, stream);
+  }
+}
+
+template <class E>
+void launch_apart(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
   if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, places, stream);
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
   const Walks walks = walks_of(p);
-  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, stream);
+  (walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, places, walks.most, false, stream);
+}
+
+template <class E>
+void launch_all(const Problem& p, const Maps& maps, const First& first, int64_t places, cudaStream_t stream) {
+  if (first.walks > 0) {
+    launch_beside<E>(p, maps, first, places, stream);
+  } else {
+    launch_apart<E>(p, maps, places, stream);
+  }
   if (p.v_group > 1 && p.tokens > 0) {
     gdn_values_kernel<E><<<grid_of(places, p.v_heads), kValueThreads, 0, stream>>>(p);
     TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());

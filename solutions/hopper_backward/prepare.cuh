@@ -28,45 +28,36 @@ constexpr int prepare_bytes(int units) {
   return kFront + (boxes > work ? boxes : work);
 }
 
-// A block has a chunk, or finds the order of sequences. The grid is (places of chunks and one more, H / (units * heads)).
-template <class E>
-__global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
-    const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
-    const __grid_constant__ Group group) {
-  DYNAMIC_SHARED(memory);
+// A chunk, and `units * heads` heads from unit `nth` of so many on; by a warpgroup, which has `memory` alone, with a barrier that has been
+// prepared. `meet`: of the warpgroup.
+template <class E, class Meet>
+__device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMap* q_map, const CUtensorMap* k_map, const Group& group,
+                                              const Chunk& chunk, int64_t place, int nth, unsigned char* memory, int parity, Meet meet) {
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
-  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
-  if (blockIdx.x == p.places) {
-    empty_queue(p, blockIdx.y, gridDim.y);
-    if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
-    return;
-  }
-  const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
-  if (valid == 0) return;
-  const int heads = group.units * group.heads, h = blockIdx.y * heads;
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here(), thread = threadIdx.x % 128;
+  const int heads = group.units * group.heads, h = nth * heads;
   const bool busy = warp < heads;
   const uint32_t landed = shared_address(&front.landed);
-  if (threadIdx.x == 0) {
-    barrier_init(landed, 1);
-    barrier_init_done();
+  if (thread == 0) {
     barrier_expect(landed, group.units * kUnitBytes);
     for (int u = 0; u < group.units; ++u) {
       const uint32_t k = shared_address(boxes) + u * kUnitBytes, q = k + kHalves * kBoxBytes;
-      const int unit = blockIdx.y * group.units + u, token = static_cast<int>(first);
-      load_boxes(k, &k_map, 0, unit / group.of_key_head, token, landed);
-      load_boxes(q, &q_map, 0, unit / group.of_query_head, token, landed);
+      const int unit = nth * group.units + u, token = static_cast<int>(chunk.first);
+      load_boxes(k, k_map, 0, unit / group.of_key_head, token, landed);
+      load_boxes(q, q_map, 0, unit / group.of_query_head, token, landed);
     }
   }
-  load_gates(p, first, valid, h, heads, front.rows);
-  unsigned char* const tile = p.tiles + at_place(p, blockIdx.x, h + warp) * kTileBytes;
-  __syncthreads();
+  load_gates(p, chunk.first, chunk.valid, h, heads, front.rows);
+  const int64_t at = at_place(p, place, h + warp);
+  unsigned char* const tile = p.tiles + at * kTileBytes;
+  meet();
   if (busy) find_decays(p, front.rows[warp], tile, lane);
-  barrier_wait(landed, 0);
-  if (valid < kChunk) {  // rows of the next sequence, NaN maybe
-    for (int at = 0; at < group.units * kUnitBytes; at += kBoxBytes) clear_rows(shared_address(boxes) + at, valid, threadIdx.x, 128);
+  barrier_wait(landed, parity);
+  if (chunk.valid < kChunk) {  // rows of the next sequence, NaN maybe
+    for (int at = 0; at < group.units * kUnitBytes; at += kBoxBytes) clear_rows(shared_address(boxes) + at, chunk.valid, thread, 128);
     fence_async();
-    __syncthreads();
+    meet();
   }
 #pragma unroll 1
   for (int u = 0; u < group.units; ++u) {
@@ -78,16 +69,40 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     wgmma_commit();
     wgmma_wait<0>();
     settle(k_products), settle(q_products);
-    __syncthreads();  // all of this unit's boxes are read, and those of the next lie behind what is written here
+    meet();  // all of this unit's boxes are read, and those of the next lie behind what is written here
     unsigned char* const products = boxes + u * 2 * kProducts;
     write_products<false>(k_products, products, warp, lane);
     write_products<true>(q_products, products + kProducts, warp, lane);
   }
-  __syncthreads();
+  meet();
   if (!busy) return;
   auto* const scratch = reinterpret_cast<Scratch*>(boxes + group.units * 2 * kProducts);
   const unsigned char* const products = boxes + (warp < group.heads ? 0 : 2 * kProducts);
   Inverter<E>{products, front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
+  if (p.prepared == nullptr) return;
+  fence_async_memory();  // it is read by copies, as soon as it is there
+  __syncwarp();
+  if (lane == 0) store_released(p.prepared + at, 1);
+}
+
+// A block has a chunk, or finds the order of sequences. The grid is (places of chunks and one more, H / (units * heads)).
+template <class E>
+__global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
+    const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
+    const __grid_constant__ Group group) {
+  DYNAMIC_SHARED(memory);
+  if (blockIdx.x == p.places) {
+    empty_queue(p, blockIdx.y, gridDim.y);
+    if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
+    return;
+  }
+  const Chunk chunk = find_chunk(p, blockIdx.x);
+  if (chunk.valid == 0) return;
+  if (threadIdx.x == 0) {
+    barrier_init(shared_address(&reinterpret_cast<Front*>(memory)->landed), 1);
+    barrier_init_done();
+  }
+  prepare_chunk<E>(p, &q_map, &k_map, group, chunk, blockIdx.x, blockIdx.y, memory, 0, [] { __syncthreads(); });
 }
 
 }  // namespace

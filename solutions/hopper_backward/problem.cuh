@@ -24,7 +24,7 @@ struct Segments {
 
 // What the last kernel has to do, in the order in which it can be done: chunks and key heads.
 struct Queue {
-  int taken, ready, all, unused;
+  int taken, ready, all, unused;  // all: one more than there are; 0: not yet known
 };
 
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
@@ -47,6 +47,9 @@ struct Problem {
   Queue* queue;
   int* walked;                  // [places, key heads]: blocks that have left what a chunk's gradients need
   int* ready;                   // [places * key heads]: 1 + place * key heads + key head, in the queue's order; 0: not yet
+  int* prepared;                // [places, H]: whether a tile is there, where whoever needs it does not come behind all of them; or null
+  int* forward_over;            // [N, H, 2]: whether a slice's forward walk is over, where the walk back is beside it; null: it is behind
+  float* kept;                  // [N, H, 8, 2, 32, 32]: then what warps that walk back keep of the last chunk, y and x; by lane
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
@@ -122,7 +125,7 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   const int all = p.places * p.k_heads;
   for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) p.walked[i] = 0, p.ready[i] = 0;
   if (block != 0) return;
-  if (threadIdx.x == 0) *p.queue = Queue{};
+  if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
   int chunks = 0;
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) chunks += count_chunks(p, n);
@@ -140,7 +143,7 @@ __device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
 // 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
 __device__ __forceinline__ int take_ready(const Problem& p) {
   const int nth = atomicAdd(&p.queue->taken, 1);
-  if (nth >= min(p.queue->all, p.places * p.k_heads)) return 0;
+  if (nth >= min(p.queue->all - 1, p.places * p.k_heads)) return 0;
   const int found = wait_for_number(p.ready + nth);
   fence_async_memory();
   return found;

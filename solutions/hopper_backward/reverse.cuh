@@ -6,9 +6,8 @@
 // On the way, where the last kernel cannot find it, and x is at hand in float32: x . r of each token, over the channels of a warp,
 // which is its part of dbeta.
 #pragma once
+#include "dots.cuh"
 #include "maps.cuh"
-#include "sums.cuh"
-#include "walk.cuh"
 
 namespace {
 
@@ -35,13 +34,13 @@ struct ReverseShared {
 };
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
 
-template <class E, int Groups>
+template <class E, int Groups, bool Beside = false>
 struct ReverseWay {
   const Maps& maps;
   ReverseShared<Groups>& s;
   const bool leaves = true;
   const Work& work = s.work;
-  static constexpr bool kTells = true;
+  static constexpr bool kWaits = Beside, kTells = true;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
@@ -80,14 +79,18 @@ struct ReverseWay {
     stored_read();  // what was left in the place of g
     load_boxes(shared_address(stage.g), Groups == kHalves ? &maps.g : &maps.slice_of_g, work.slice / kSlice, work.h, token, landed);
   }
-  // r of a chunk: at both ends of a sequence, or wherever dbeta is.
-  __device__ __forceinline__ bool needs_errors(int c) const { return leaves && (!kDivides<E> || c == 0 || c == work.chunks - 1); }
+  // r of a chunk: at both ends of a sequence, or wherever dbeta is. Beside the forward walk: at its end alone.
+  __device__ __forceinline__ bool needs_errors(int c) const {
+    if (Beside) return c == 0 && work.chunks > 1;
+    return leaves && (!kDivides<E> || c == 0 || c == work.chunks - 1);
+  }
   __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
     if (kErrorPlaces<Groups> == 1 && needs_errors(c)) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
   }
   __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
     const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
     if (alone) barrier_expect(there, Groups * kBoxBytes);
+    if constexpr (Beside) wait_for_number(forward_over(p, work)), fence_async_memory();
     load_bytes(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
@@ -114,79 +117,10 @@ __device__ __forceinline__ void end_walk_back(ReverseShared<Groups>& s) {
   fence_async();
 }
 
-// What load_tokens has of a box, from memory. All is asked for before any is used.
-__device__ __forceinline__ void load_tokens_from_memory(Tokens& bits, const unsigned char* box, int warp, int lane) {
-  const int channel = 16 * warp + lane / 4;
-  uint32_t words[32];
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const int token = i / 4 * 8 + 2 * (lane % 4) + i % 2, piece = channel / 8 + i / 2 % 2;
-    words[i] = *reinterpret_cast<const uint16_t*>(box + swizzled(token, piece) + channel % 8 * 2);
-  }
-#pragma unroll
-  for (int i = 0; i < 16; ++i) bits[i / 4][i % 4] = words[2 * i] | words[2 * i + 1] << 16;
-}
-
-// x . r of each token, over a warp's channels. `rests`: what r has lost, or null. All of it is asked for before any is used.
-template <class E, bool WithRests>
-__device__ __forceinline__ void dot_tokens(const float (&x)[32], Tokens& r, const uint4* rests, float* to, int warp, int lane) {
-  uint4 lost[4];
-  if constexpr (WithRests) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) lost[k] = make_uint4(0, 0, 0, 0);
-    if (rests != nullptr) {
-#pragma unroll
-      for (int k = 0; k < 4; ++k) lost[k] = rests[32 * k + lane];
-    }
-  }
-  float sums[16] = {};
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int i = 8 * k + 2 * e, n = 2 * (2 * k + e / 2);
-      float2 error = unpack<E>(r[k][e]);
-      if constexpr (WithRests) {
-        const float2 rest = unpack<E>(e == 0 ? lost[k].x : e == 1 ? lost[k].y : e == 2 ? lost[k].z : lost[k].w);
-        error.x += rest.x, error.y += rest.y;
-      }
-      sums[n] = fmaf(x[i], error.x, sums[n]), sums[n + 1] = fmaf(x[i + 1], error.y, sums[n + 1]);
-    }
-  }
-  add_rows(sums, lane);
-  *reinterpret_cast<float2*>(to + 2 * lane) = make_float2(sums[0], sums[1]);
-}
-
-// <S, dS> over a warp's channels, where a chunk is a sequence's first or last: a given state, or gradient, may be large beside
-// what is left of the sum, so neither is rounded here. `boxes`: S as the forward walk has left it, of the warpgroup's channels. All
-// is asked for before any is used.
-template <class E>
-__device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float* given, bool k_first, const unsigned char* boxes,
-                                                    int row, int column, int warp, int lane) {
-  float2 S[32];
-  if (given != nullptr) {
-#pragma unroll
-    for (int i = 0; i < 32; ++i) S[i] = load_pair(given, k_first, row + i % 2 * 8, column + i / 2 * 8);
-  } else {
-    uint32_t words[32];
-#pragma unroll
-    for (int i = 0; i < 32; ++i) {
-      const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2 % 8) + lane % 4 * 4;
-      words[i] = *reinterpret_cast<const uint32_t*>(boxes + i / 16 * kBoxBytes + at);
-    }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) S[i] = unpack<E>(words[i]);
-  }
-  float sum = 0.f;
-#pragma unroll
-  for (int i = 0; i < 32; ++i) sum = fmaf(S[i].x, dS[i / 16][2 * i % 32], fmaf(S[i].y, dS[i / 16][2 * i % 32 + 1], sum));
-  return add_all(sum);
-}
-
 // `behind`: turns of the block. `place`, `parity`: of the first turn, and in the end of the turn behind the last one; the second bit is
 // that of errors.
-// Carries: nothing is left but the gradient of the state before the first chunk.
-template <class E, int Groups, bool Carries>
+// Carries: nothing is left but the gradient of the state before the first chunk. Beside: the forward walk is not over yet maybe.
+template <class E, int Groups, bool Carries, bool Beside = false>
 __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups>& s, int wg, int& behind, int& place, int& parity) {
   constexpr int kStages = kReverseStages<Groups>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
@@ -214,6 +148,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
+  float* const kept = Beside ? p.kept + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * (kChunk * kChunk / 2) : nullptr;
   const auto wait_for_errors = [&] {
     if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
   };
@@ -224,7 +159,8 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
     const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    if (!Carries && (turn == 0 || turn == chunks - 1)) {
+    if (!Carries && (turn == chunks - 1 || turn == 0) && !(Beside && turn == 0)) {
+      if constexpr (Beside) wait_for_number(forward_over(p, s.work));
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) sums_at(p, at).of_states[walker] = found;
@@ -244,7 +180,8 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_wait<0>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
-    if (!Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+    if (Beside && turn == 0) keep_tokens(y, kept, lane);
+    if (!Beside && !Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       wait_for_errors();
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       Tokens errors;
@@ -289,10 +226,13 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     if constexpr (!Carries) {
       Tokens errors;
       if (kDivides<E> && at_end) wait_for_errors();
-      if (exact) {
+      if (Beside && turn == 0) {
+        keep_tokens(y, kept + kChunk * kChunk / 4, lane);
+      } else if (exact) {
         load_tokens(errors, r, warp, lane);
         dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr, of_beta, warp, lane);
       } else if (kDivides<E> && small != 0.f) {
+        if constexpr (Beside) wait_for_number(forward_over(p, s.work));
         load_tokens_from_memory(errors, p.errors + at * kValueBytes + slice / kSlice * kBoxBytes, warp, lane);
         dot_tokens<E, false>(y, errors, nullptr, of_beta, warp, lane);
       }
@@ -310,56 +250,20 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   if constexpr (Carries) {
     save_state(dS, s.carried.to, false, row, column);
   } else {
-    if (s.work.of_dh0 < 0) return;
-    save_state(dS, p.dh0 + at_place(p, s.work.of_dh0, s.work.h) * kHeadSize * kHeadSize, p.segments.k_first, row, column);
+    if (s.work.of_dh0 >= 0) {
+      save_state(dS, p.dh0 + at_place(p, s.work.of_dh0, s.work.h) * kHeadSize * kHeadSize, p.segments.k_first, row, column);
+    }
   }
+  if (!Beside || chunks == 0) return;
+  at = at_place(p, s.work.place + chunks - 1, s.work.h);
+  find_of_last<E>(p, s.work, at, kept, slice, walker, row, column, warp, lane);
 }
 
-// Stores states that whoever walks passes on; by a warp.
+// Where the states of a walk back go.
 template <int Groups>
-__device__ __forceinline__ void store_states(const Problem& p, ReverseShared<Groups>& s, int& behind) {
-  const int chunks = s.work.chunks;
-  if (lane_here() == 0) {
-    unsigned char* to = p.ends + at_place(p, s.work.place + chunks - 1, s.work.h) * kStateBytes;
-    to += s.work.slice / kSlice * (kHalves * kBoxBytes);
-#pragma unroll 1
-    for (int turn = 0; turn < chunks; ++turn) {
-      barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
-      store_bytes(to, shared_address(s.states), Groups * kHalves * kBoxBytes);
-      stored_read();
-      barrier_arrive(shared_address(&s.taken));
-      to -= static_cast<int64_t>(p.H) * kStateBytes;
-      if (turn == 0) continue;
-      stored_but_one();
-      store_count(&s.states_there, behind + turn);
-    }
-    stored_all();
-    store_count(&s.states_there, behind + chunks);
-  }
-  __syncwarp();
-  behind += chunks;
-}
-
-// Tells whoever finds gradients of chunks that are left; by a warp, which nobody waits for. `last`: place * key heads + key head of the
-// last chunk.
-template <int Groups>
-__device__ __forceinline__ void tell_turns(const Problem& p, const ReverseShared<Groups>& s, int last, int chunks, int& behind) {
-  const int all = behind + chunks;
-  int told = behind;
-#pragma unroll 1
-  while (told < all) {
-    int there = 0;
-    if (lane_here() == 0) there = wait_for_counts(&s.states_there, &s.values_there, told);
-    there = min(__shfl_sync(kAllLanes, there, 0), all);
-    __syncwarp();
-#pragma unroll 1
-    for (int turn = told + lane_here(); turn < there; turn += 32) {
-      tell(p, last - (turn - behind) * p.k_heads, p.k_group * kHalves / Groups);
-    }
-    told = there;
-    __syncwarp();
-  }
-  behind = all;
+__device__ __forceinline__ void store_states_back(const Problem& p, ReverseShared<Groups>& s, int& behind) {
+  unsigned char* const to = p.ends + at_place(p, s.work.place + s.work.chunks - 1, s.work.h) * kStateBytes;
+  store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), -static_cast<int64_t>(p.H) * kStateBytes, behind);
 }
 
 }  // namespace

@@ -30,7 +30,10 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
     }
   }
-  if (threadIdx.x == 0) prepare_parts(s);
+  if (threadIdx.x == 0) {
+    prepare_parts(s);
+    if (p.prepared != nullptr) wait_for_number(&p.queue->all);  // beside the kernel that says how many there are
+  }
   if (static_cast<int>(blockIdx.x) < walkers) {
     prepare_walk_back<Groups>(walk);
   } else if (threadIdx.x == 0) {
@@ -69,7 +72,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
         named_barrier(kWalk, kTogether);
-        store_states<Groups>(p, walk, turns);
+        store_states_back<Groups>(p, walk, turns);
         named_barrier(kWalk, kTogether);
       }
       if (walks) named_barrier(kWalked, kTogether + 32);
@@ -79,10 +82,11 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       for (int job = first_job(); more_jobs(job); job += walkers) {
         const int h = job / kSlices % p.H, n = nth_sequence(p, job / kSlices / p.H), chunks = count_chunks(p, n);
         const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
-        tell_turns<Groups>(p, walk, last, chunks, turns);
+        tell_turns<-1, kSlices>(p, walk, last, 0, chunks, turns);
       }
       if (walks) named_barrier(kWalked, kTogether + 32);
     }
+    wait_for_last();  // this kernel may have begun beside the one before, and does not end before that
     return;
   }
   registers_up<kWalkRegisters>();

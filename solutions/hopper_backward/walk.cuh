@@ -29,6 +29,8 @@ struct Walking {
   alignas(1024) Stage stage[Stages];
   unsigned char states[Groups][kHalves * kBoxBytes];  // on their way to memory
   alignas(8) uint64_t full[Stages], empty[Stages], tail;
+  uint64_t passed_on, taken;  // states that another warp stores: there are some, there is room
+  int states_there, values_there;  // turns of the block of which these are in memory
   Work work;
   Carried carried;
 };
@@ -71,6 +73,20 @@ struct Behind {
   int turns = 0, tails = 0;
 };
 
+// For the tile of a turn, which then may be copied; by a warp. Returns how many turns have theirs: asking takes a microsecond, so it asks
+// for 32 of them.
+template <class Way>
+__device__ __forceinline__ int wait_for_tiles(const Problem& p, const Work& work, int turn, int lane) {
+  const auto of = [&](int turn) { return p.prepared + at_place(p, work.place + Way::chunk_of(work, turn), work.h); };
+  if (lane == 0) wait_for_number(of(turn));
+  __syncwarp();
+  const bool there = turn + lane < work.chunks && load_acquired(of(turn + lane)) != 0;
+  const unsigned missing = ~__ballot_sync(kAllLanes, there);
+  fence_async_memory();
+  __syncwarp();
+  return turn + (missing == 0 ? 32 : __ffs(missing) - 1);
+}
+
 // By a warp, for turns 0, 1, .. of a walk. `Way` knows which chunk a turn has, what it needs, where what it leaves goes, whether
 // somebody waits for that, and what it needs late, of which it asks for the next turn's once one is over.
 template <class Way, class Shared, int Groups, int Stages>
@@ -84,6 +100,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     if (lane == 0 && turn + 1 < chunks) way.ask_late(p, Way::chunk_of(s.work, turn + 1));
   };
   if (lane == 0 && chunks > 0) way.ask_late(p, Way::chunk_of(s.work, 0));
+  [[maybe_unused]] int prepared = 0;
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     if (turn >= Stages) take(turn - Stages);
@@ -92,6 +109,9 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
     auto& stage = s.stage[i % Stages];
     const bool whole = rows >= kChunk;
     const uint32_t full = shared_address(&s.full[i % Stages]), landed = whole ? full : shared_address(&s.tail);
+    if constexpr (Way::kWaits) {
+      if (turn >= prepared) prepared = wait_for_tiles<Way>(p, s.work, turn, lane);
+    }
     if (lane == 0) way.ask(p, stage, i % Stages, c, landed);
     __syncwarp();
     if (!whole) {
@@ -147,10 +167,58 @@ __device__ __forceinline__ void pass_on(const uint32_t (&bits)[8][4], unsigned c
   warp_arrive(lane, passed_on);
 }
 
+// Stores states that whoever walks passes on, from `to` on; by a warp.
+template <class Shared>
+__device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64_t step, int& behind) {
+  const int chunks = s.work.chunks;
+  if (lane_here() == 0) {
+#pragma unroll 1
+    for (int turn = 0; turn < chunks; ++turn) {
+      barrier_wait(shared_address(&s.passed_on), (behind + turn) & 1);
+      store_bytes(to, shared_address(s.states), sizeof s.states);
+      stored_read();
+      barrier_arrive(shared_address(&s.taken));
+      to += step;
+      if (turn == 0) continue;
+      stored_but_one();
+      store_count(&s.states_there, behind + turn);
+    }
+    stored_all();
+    store_count(&s.states_there, behind + chunks);
+  }
+  __syncwarp();
+  behind += chunks;
+}
+
+// Tells whoever finds gradients of chunks that one of `Blocks` blocks of a head has left; by a warp, which nobody waits for. `first`:
+// place * key heads + key head of the first turn; from there on by Step chunks. The first `untold` turns are left out.
+template <int Step, int Blocks, class Shared>
+__device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, int first, int untold, int chunks, int& behind) {
+  const int all = behind + chunks;
+  int told = behind + untold;
+#pragma unroll 1
+  while (told < all) {
+    int there = 0;
+    if (lane_here() == 0) there = wait_for_counts(&s.states_there, &s.values_there, told);
+    there = min(__shfl_sync(kAllLanes, there, 0), all);
+    __syncwarp();
+#pragma unroll 1
+    for (int turn = told + lane_here(); turn < there; turn += 32) tell(p, first + (turn - behind) * (Step * p.k_heads), p.k_group * Blocks);
+    told = there;
+    __syncwarp();
+  }
+  behind = all;
+}
+
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
 __device__ __forceinline__ bool keeps_rests(const Problem& p) { return p.initial_state != nullptr || p.dht != nullptr; }
 __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, bool is_last, int walker) {
   return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
+}
+
+// Whether a slice's forward walk is over.
+__device__ __forceinline__ int* forward_over(const Problem& p, const Work& work) {
+  return p.forward_over + at_place(p, work.n, work.h) * kHalves + work.slice / kSlice;
 }
 
 template <int Groups>

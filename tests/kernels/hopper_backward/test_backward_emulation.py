@@ -18,8 +18,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_backward"
 HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
 OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
-RUNS = 6
-THOROUGH_RUNS = RUNS + 7 * 3 * 2
+RUNS = 9
+THOROUGH_RUNS = RUNS + 7 * 3 * 2 + 6 * 3
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -79,6 +79,9 @@ OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);
 STATES_TAKEN = "barrier_wait(taken, (turn & 1) ^ 1);"
 OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);\n          if (lane"
 END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
+TILE_THERE = "if (lane == 0) store_released(p.prepared + at, 1);"
+FROM_BEHIND = "chunks - 1 - nth / 2"
+FORWARD_OVER = "store_released(forward_over(p, s.work), 1);"
 OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
 
@@ -100,6 +103,9 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("reverse.cuh", TAIL, "if (true) {\n const", "WRONG", id="a tail over the next sequence"),
         pytest.param("products.cuh", "wgmma_shared<E, 1, 1>", "wgmma_shared<E, 1, 0>", "WRONG", id="not turned"),
         pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
+        pytest.param("prepare.cuh", TILE_THERE, "", "deadlock", id="nobody says that a tile is there"),
+        pytest.param("first.cuh", FORWARD_OVER, ";", "deadlock", id="nor that the forward walk is over"),
+        pytest.param("first.cuh", FROM_BEHIND, "chunks - 2 - nth / 2", "deadlock", id="a chunk that nobody prepares"),
         pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip

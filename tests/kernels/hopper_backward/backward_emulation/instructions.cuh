@@ -18,6 +18,7 @@ inline int wait_for_counts(const int* first, const int* second, int had) {
   wait_until("counts", [=] { return min(*first, *second) > had; });
   return min(*first, *second);
 }
+inline int load_acquired(const int* at) { return *at; }
 inline int wait_for_number(const int* at) {
   wait_until("a number", [at] { return *at != 0; });
   return *at;

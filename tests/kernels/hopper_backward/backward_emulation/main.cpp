@@ -6,7 +6,7 @@
 #include "gradients.h"
 #include "forward.cuh"
 #include "carry.cuh"
-#include "prepare.cuh"
+#include "first.cuh"
 #include "segments.cuh"
 #include "together.cuh"
 #include "values.cuh"
@@ -30,6 +30,34 @@ struct Found {
   bool intact = true;  // and so is the workspace: nothing was written beside them
 };
 
+Place grid(int64_t x, int64_t y = 1, int64_t z = 1) {
+  return {static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
+}
+
+// Blocks run one after the other, in any order: so those that are waited for are launched apart.
+template <class E>
+void launch_first(const Problem& p, const Maps& maps, const Group& group) {
+  const First first{group, 2, p.N * p.H * kHalves};
+  const int firsts[] = {0, first.prepare, first.prepare + first.walks, first.prepare + 2 * first.walks};
+  for (int i = 0; i < 3; ++i) {
+    const auto kernel = [&] { gdn_first_kernel<E>(p, maps, first, firsts[i]); };
+    launch(grid(firsts[i + 1] - firsts[i]), kFirstThreads, kFirstBytes, kernel);
+  }
+}
+
+template <class E, int Groups>
+void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_t places) {
+  const bool cut = p.segments.owners != nullptr;
+  if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
+  launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
+  if (cut) {
+    launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
+    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
+  }
+  const Place walks = grid(kHalves / Groups, p.H, p.N);
+  launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
+}
+
 template <class E, int Groups>
 void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const int shared = std::min(p.q_group, p.k_group);
@@ -37,24 +65,17 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   while (shared % group.heads != 0) --group.heads;
   if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0) group.units = 2;
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
-  const auto grid = [](int64_t x, int64_t y, int64_t z) {
-    return Place{static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z)};
-  };
-  const bool cut = p.segments.owners != nullptr;
-  if (cut) launch(grid(1, 1, 1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
-  launch(grid(places + 1, p.H / (group.units * group.heads), 1), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
-  if (cut) {
-    launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
-    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
+  const bool beside = p.prepared != nullptr;
+  if constexpr (kDivides<E>) {
+    if (beside) launch_first<E>(p, maps, group);
   }
-  const Place walks = grid(kHalves / Groups, p.H, p.N);
-  launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
+  if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
-  launch(grid(1, 1, 1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, 1); });
-  if (p.v_group > 1) launch(grid(places, p.v_heads, 1), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
+  launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
+  if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
-Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, float scale) {
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, bool beside, float scale) {
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
   const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
@@ -77,10 +98,14 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
   std::vector<int> order(sequences, -1);
-  if (sequences > 1) p.order = order.data();
-  Queue queue{-1, -1, -1, -1};
-  std::vector<int> walked(places * c.key_heads, -1), ready = walked;
+  if (sequences > 1 && !beside) p.order = order.data();
+  const int unset = beside ? 0 : -1;
+  Queue queue{unset, unset, unset, unset};
+  std::vector<int> walked(places * c.key_heads, unset), ready = walked;
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
+  Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
+  std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
+  if (beside) p.prepared = prepared.data(), p.forward_over = over.data(), p.kept = kept.data();
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
@@ -113,6 +138,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
     found.intact &= x->intact();
   }
+  found.intact &= kept.intact();
   for (const Guarded<float>& x : between) found.intact &= x.intact();
   found.intact &= of_heads.intact() && found.dq.intact() && found.dk.intact() && found.dv.intact();
   return found;
@@ -143,8 +169,8 @@ double error_of(const std::vector<int64_t>& bounds, int heads, int size, const V
   return worst;
 }
 
-bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, float scale) {
-  const Found got = call(c, x, y, given, groups, segment, scale);
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, bool beside, float scale) {
+  const Found got = call(c, x, y, given, groups, segment, beside, scale);
   const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
   const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
   std::vector<int64_t> of_states(c.sequences() + 1);
@@ -167,8 +193,8 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
     for (int64_t i = 0; i < c.heads(); ++i) zeros &= got.dg[t * c.heads() + i] == 0 && got.dbeta[t * c.heads() + i] == 0;
   }
   right &= zeros;
-  std::printf("%s: %s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
+  std::printf("%s: %s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
+              right ? "right" : "WRONG", c.name, beside ? ", side by side" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -180,6 +206,7 @@ struct Run {
   Given given = {};
   int groups = 2, segment = 0;
   int zero_beta = -1;  // of this token and head
+  bool beside = false;
 };
 
 std::vector<Run> all_runs() {
@@ -199,10 +226,15 @@ std::vector<Run> all_runs() {
   in_float16.type = Type::float16;
   std::vector<Run> runs{{ragged, {100}, 2, 0, 2 * 70}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1},
                         {cut, {3}, 1, 1}};
+  const auto add = [&](const Run& run) { runs.push_back(run), runs.back().beside = true; };
+  add({ragged, {100}, 1, 0, 2 * 70}), add({resets, {}, 1}), add({cut, {3}, 1});
   if (std::getenv("THOROUGH") != nullptr) {
     for (const int groups : {1, 2}) {
       for (const Case& c : {ragged, resets, linear, bare, longer, repeated, in_float16}) {
-        for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) runs.push_back({c, given, groups});
+        for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
+          runs.push_back({c, given, groups});
+          if (groups == 1 && c.type != Type::float16) add({c, given, groups});
+        }
       }
     }
   }
@@ -221,7 +253,7 @@ int main() {
     if (run.zero_beta >= 0) inputs.beta[run.zero_beta] = 0.f;
     const Cotangents cotangents = draw_cotangents(run.c, inputs);
     const Gradients expected = recur_back(run.c, inputs, cotangents, scale, run.given.output, run.given.state);
-    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, scale);
+    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, run.beside, scale);
 #ifdef STOP_AT_FIRST
     if (!right) return 1;
 #endif
