@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from chunks import start_of, tokens_of
 from decays import entry, from_token, log_decay, steep_gates, to_token
-from rows import channels_of, scores_of, store_channels, write_gates
+from rows import scores_of, write_gates
 
 
 @triton.jit
@@ -16,23 +16,10 @@ def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, APART: tl.con
     return found
 
 
-@triton.jit
-def without_least(dv_ptr, decay, t, row, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr):
-    """Some rows of dv have the factor b for beta (backward_kernel): where these differ, beta takes its place."""
-    b, beta = tl.load(decay + C + t), tl.load(decay + 3 * C + t)
-    least = row & (b != beta)
-    if tl.max(least.to(tl.int32), axis=0) > 0:
-        for first in range(0, D, BD):
-            d = first + tl.arange(0, BD)
-            dV = channels_of(dv_ptr, t, d, least, H, D).to(tl.float32) * (beta / b)[:, None]
-            store_channels(dv_ptr, dV, t, d, least, H, D)
-
-
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def gates_kernel(
-    g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_walk_ptr, dv_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
-    H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
-    KEY_SLICES: tl.constexpr, VALUE_SLICES: tl.constexpr, BESIDE: tl.constexpr,
+    g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_walk_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
+    H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr, VALUE_SLICES: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk and a head. It adds up what within_kernel found, and for
     each slice gradients_kernel and backward_kernel.
@@ -64,8 +51,6 @@ def gates_kernel(
     alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
     tl.store(dg_ptr + to, dg / alpha, mask=row)
     tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, C), mask=row)
-    if BESIDE:
-        without_least(dv_ptr + (first * H + h) * D, decay, t, row, H, D, C, BD)
 
 
 @triton.jit

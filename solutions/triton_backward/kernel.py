@@ -172,9 +172,9 @@ def of_values_and_gates(x: Call) -> None:
     HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
     of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
     gates_kernel[(slots * H,)](
-        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.work.dv, x.dg, x.dbeta,
-        x.size.num_seqs, x.size.total, D=D, BD=min(64, padded(D)), GATE=x.gates["GATE"],
-        VALUE_SLICES=x.size.value_slices, BESIDE=x.way.beside, **launch(1, 0), **of_gates,
+        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
+        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
+        **of_gates,
     )  # fmt: skip
     if x.work.dv is not x.dv:
         warps, _, _, BV, _ = x.cut.gradients
