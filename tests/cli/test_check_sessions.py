@@ -141,7 +141,63 @@ def test_drawn_sessions_are_the_same_for_one_seed(gdnspec: Run, tmp_path: Path) 
     assert "exists already" in refused.stderr
     unfrozen = gdnspec("check", "--sessions", "--workloads", made[0], "--solution", "torch_recurrent")
     assert unfrozen.returncode == 2
-    assert "has no error budget" in unfrozen.stderr
+    assert (
+        f"has no error budget, so it cannot be judged (gdnspec workloads freeze --sessions --workloads {made[0]}"
+        in (unfrozen.stderr)
+    )
+
+
+MINE = """
+{"name": "mine", "suite": "smoke", "covers": "a prompt, then one token", "preset": "synthetic-gva-1x2-d64",
+ "regime": "typical", "seed": 1, "slots": 2, "steps": [
+    {"do": "admit", "request": "a", "slot": 1},
+    {"do": "prefill", "rows": [{"request": "a", "tokens": 65}]},
+    {"do": "decode", "rows": [{"request": "a"}]},
+    {"do": "finish", "request": "a"}]}
+"""
+
+
+def test_a_session_written_by_hand_is_frozen_and_judged(gdnspec: Run, tmp_path: Path) -> None:
+    line, file = json.loads(MINE), tmp_path / "mine.jsonl"
+    of_file = ("--sessions", "--workloads", file)
+    judge = ("check", *of_file, "--solution", "torch_recurrent", "--device", "cpu")
+    file.write_text("".join(json.dumps({**line, "name": name}) + "\n" for name in ("mine", "other")))
+    done = gdnspec("workloads", "freeze", *of_file, "--workload", "mine")
+    assert done.returncode == 0, done.stderr
+    assert f"1 session frozen in {file}; next: gdnspec check --sessions --workloads {file}" in done.stderr
+    assert gdnspec(*judge, "--workload", "mine").returncode == 0
+    first, second = file.read_text().splitlines()
+    assert ("budget" in json.loads(first), "budget" in json.loads(second)) == (True, False)
+    assert "1 session frozen" in gdnspec("workloads", "freeze", *of_file, "--missing").stderr
+    assert file.read_text().startswith(first)
+    assert "0 sessions frozen" in gdnspec("workloads", "freeze", *of_file, "--missing").stderr
+    file.write_text(first.replace('"tokens": 65', '"tokens": 66') + "\n")
+    changed = gdnspec(*judge)
+    assert changed.returncode == 1
+    assert "gdnspec workloads freeze --sessions" in changed.stderr
+    assert gdnspec("workloads", "freeze", *of_file).returncode == 0
+    assert gdnspec(*judge).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--sessions freezes a file of yours: add --workloads FILE"),
+        (("--workloads", "none.jsonl"), "none.jsonl: no such file"),
+        (("--workloads", FILE, "--workload", "slot_reuse"), "no session 'slot_reuse' (did you mean"),
+        (("--workloads", FILE, "--check"), "--check has no meaning with --sessions"),
+        (("gdn_decode_k_last", "--workloads", FILE), "--sessions takes a family instead of a definition"),
+        (("--workloads", ROOT / "definitions/gdn/gdn_decode_k_last/workloads.jsonl"), "not of sessions"),
+    ],
+)
+def test_freezing_sessions_refuses_what_makes_no_sense(
+    gdnspec: Run, words: tuple[str | Path, ...], message: str
+) -> None:
+    before = FILE.read_bytes()
+    done = gdnspec("workloads", "freeze", "--sessions", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert FILE.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from gdnspec.catalog.families import Family, same_families
 from gdnspec.catalog.sessions import load_sessions, sessions, with_sessions
 from gdnspec.catalog.solutions import Solution
+from gdnspec.cli import session_files
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.matching import matching
@@ -85,7 +86,10 @@ def select(request: Request) -> Selected:
         raise SpecError("no session has these names, suites and words")
     for _, line in chosen:
         if line.budget is None:
-            raise SpecError(f"session {line.name!r} has no error budget, so it cannot be judged")
+            advice = (
+                f" ({session_files.command(session_files.FREEZE, request.file)} writes one)" if request.file else ""
+            )
+            raise SpecError(f"session {line.name!r} has no error budget, so it cannot be judged{advice}")
     return chosen
 
 
