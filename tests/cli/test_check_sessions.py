@@ -63,6 +63,7 @@ def test_a_solution_that_serves_no_call_is_unsupported(gdnspec: Run) -> None:
         (("--errors",), "--errors has no meaning with --sessions"),
         (("--watch",), "--watch has no meaning with --sessions"),
         (("gdn_verify_k_last",), "the definition 'gdn_verify_k_last' has no meaning with --sessions"),
+        (("gdn",), "the family 'gdn' has no meaning with --sessions"),
         (("--suite", "strict"), "no suite 'strict'"),
         (("--workload", "slot_reuse"), "no session 'slot_reuse' (did you mean"),
         (("-k", "nothing_of_this"), "no session has these names, suites and words"),
@@ -205,6 +206,7 @@ def test_freezing_sessions_refuses_what_makes_no_sense(
     [
         (("generate", "--sessions", "--lengths", "1,2"), "--lengths has no meaning with --sessions"),
         (("generate", "gdn_verify_k_last", "--sessions"), "--sessions takes a family instead of a definition"),
+        (("generate", "kda", "--sessions"), "the family 'kda' has no sessions (valid: gdn)"),
         (("generate", "--sessions", "--states", "float16"), "no states 'float16'"),
         (("generate", "--states", "float32"), "--states, --convolution and --pooled describe sessions"),
         (("generate",), "name a DEFINITION"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gdnspec.catalog.families import Family, same_families
+from gdnspec.catalog.families import Family, families, same_families
 from gdnspec.catalog.sessions import load_sessions, sessions, with_sessions
 from gdnspec.catalog.solutions import Solution
 from gdnspec.cli import session_files
@@ -48,7 +48,8 @@ def refuse(definitions: list[str], given: dict[str, bool]) -> None:
     """Raises `SpecError` for definitions, and for the first option that has no meaning for sessions. `given`: whether
     each was given."""
     for name in definitions:
-        raise SpecError(f"the definition {name!r} has no meaning with --sessions: leave it out")
+        what = "family" if name in families() else "definition"
+        raise SpecError(f"the {what} {name!r} has no meaning with --sessions: leave it out")
     for option, there in given.items():
         if there:
             raise SpecError(f"{option} has no meaning with --sessions: leave it out")

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from gdnspec.catalog.families import Family, same_families
+from gdnspec.catalog.families import Family, families, same_families
 from gdnspec.catalog.sessions import check, load_sessions, with_sessions
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, number_of
@@ -29,11 +29,11 @@ def family_named(name: str | None) -> Family:
     known = with_sessions()
     if name is None and len(known) == 1:
         return next(iter(known.values()))
-    if name is None or name not in known:
-        raise SpecError(
-            f"--sessions takes a family instead of a definition, not {name!r} ({nearest(name or '', known)})"
-        )
-    return known[name]
+    if name in known:
+        return known[name]
+    if name in families():
+        raise SpecError(f"the family {name!r} has no sessions ({nearest(name, known)})")
+    raise SpecError(f"--sessions takes a family instead of a definition, not {name!r} ({nearest(name or '', known)})")
 
 
 def states_named(name: str) -> States:
