@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Run
+from gdnspec.cli import session_files, sessions_from_log
 
 FILE = ROOT / "definitions/gdn/sessions.jsonl"
 ONE = ("check", "--sessions", "--device", "cpu", "--solution", "torch_recurrent", "--workload", "slot_reused")
@@ -239,6 +240,17 @@ def written(log: Path, *more: dict[str, object]) -> Path:
     rows = [dict(zip(names, row, strict=True)) for row in REQUESTS]
     log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *more)))
     return log
+
+
+def test_long_sessions_are_told_before_they_are_made(
+    gdnspec: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a session takes is known from its requests, and its budget takes minutes."""
+    monkeypatch.setattr(sessions_from_log, "LONG", 100)
+    monkeypatch.setattr(session_files, "write", lambda *args, **options: None)
+    options = ("--preset", "synthetic-gva-1x2-d64", "--block-tokens", "64", "-o", tmp_path / "out")
+    done = gdnspec("workloads", "from-requests", written(tmp_path / "log.jsonl"), "--sessions", *options)
+    assert "1 session and 340 tokens, which takes a while: --reduce N takes the first N" in done.stderr
 
 
 def test_a_log_becomes_sessions(gdnspec: Run, tmp_path: Path) -> None:
