@@ -243,14 +243,16 @@ def written(log: Path, *more: dict[str, object]) -> Path:
 
 
 def test_long_sessions_are_told_before_they_are_made(
-    gdnspec: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What a session takes is known from its requests, and its budget takes minutes."""
     monkeypatch.setattr(sessions_from_log, "LONG", 100)
     monkeypatch.setattr(session_files, "write", lambda *args, **options: None)
-    options = ("--preset", "synthetic-gva-1x2-d64", "--block-tokens", "64", "-o", tmp_path / "out")
-    done = gdnspec("workloads", "from-requests", written(tmp_path / "log.jsonl"), "--sessions", *options)
-    assert "1 session and 340 tokens, which takes a while: --reduce N takes the first N" in done.stderr
+    log = sessions_from_log.LogOptions(written(tmp_path / "log.jsonl"), None, "a,b,c", False, 1000, 64)
+    engine = sessions_from_log.EngineOptions(256, 8, 0, 0.5, 16, 0)
+    pool = sessions_from_log.PoolOptions("float32", False, False)
+    sessions_from_log.write_sessions(log, engine, pool, "synthetic-gva-1x2-d64", tmp_path / "out", None, 8, 1, False)
+    assert "1 session and 340 tokens, which takes a while: --reduce N takes the first N" in capsys.readouterr().err
 
 
 def test_a_log_becomes_sessions(gdnspec: Run, tmp_path: Path) -> None:
