@@ -1,8 +1,6 @@
-"""FLA's Kimi Delta Attention (Triton): decode with gates and norm inside, prefill, and the gradients of prefill.
+"""FLA's Kimi Delta Attention (Triton), through its public functions: decode with gates and norm inside, and prefill.
 
-The first two are calls of its public functions; gradients come from the functions that its autograd calls. A definition
-of gradients is given nothing of the forward pass, so a call runs that first, for what it keeps. Decode gives its final
-state in float32 and in memory of its own.
+Decode gives its final state in float32 and in memory of its own.
 """
 
 import os
@@ -14,8 +12,6 @@ os.environ.setdefault("FLA_TENSOR_CACHE_SIZE", "256")
 
 import torch
 from fla.ops.kda import chunk_kda, fused_recurrent_kda
-from fla.ops.kda.chunk_bwd import chunk_kda_bwd
-from fla.ops.kda.chunk_fwd import chunk_kda_fwd
 from fla.ops.utils.index import prepare_chunk_indices, prepare_chunk_offsets
 
 
@@ -78,33 +74,3 @@ def prefill_raw_gates(
 def prefill_k_first(q, k, v, g, beta, cu_seqlens, initial_state, scale, prepared):
     """kda_prefill_k_first."""
     return _prefill(q, k, v, g, beta, initial_state, scale, prepared, v_first=False)
-
-
-def prepare_backward(cu_seqlens, **_):
-    """As for prefill; the functions behind the public ones are told."""
-    bounds = cu_seqlens.clone()
-    prepare_chunk_offsets(bounds, 64)
-    return {"bounds": bounds, "indices": prepare_chunk_indices(bounds, 64, cu_seqlens_cpu=bounds.cpu())}
-
-
-def backward_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, prepared):
-    """kda_prefill_backward_k_last. Gradients come in the types of the library, and are cast as its autograd does."""
-    H, size = v.shape[1:]
-    if g is None:
-        g = torch.zeros(*v.shape[:2], size, device=v.device)
-    if beta is None:
-        beta = torch.ones(v.shape[:2], device=v.device)
-    if initial_state is None:
-        initial_state = torch.zeros(cu_seqlens.shape[0] - 1, H, size, size, device=v.device)
-    do = torch.zeros_like(v) if do is None else do
-    dht = torch.zeros_like(initial_state) if dht is None else dht
-    q, k, v, g, beta, do = (x.contiguous()[None] for x in (q, k, v, g, beta, do))
-    common = {
-        "scale": size**-0.5 if scale is None else float(scale), "initial_state": initial_state, "state_v_first": True,
-        "cu_seqlens": prepared["bounds"], "chunk_indices": prepared["indices"],
-    }  # fmt: skip
-    with torch.no_grad():
-        kept = chunk_kda_fwd(q, k, v, g, beta, output_final_state=True, **common)
-        sums, Aqk, Akk = kept[2:5]
-        dq, dk, dv, dbeta, dg, dh0, *_ = chunk_kda_bwd(q, k, v, beta, Aqk, Akk, do=do, dht=dht, g=sums, **common)
-    return dq[0].to(q.dtype), dk[0].to(k.dtype), dv[0].to(v.dtype), dg[0].float(), dbeta[0].float(), dh0.float()
