@@ -1,5 +1,5 @@
-"""Results are as good where a sequence is walked in segments as where it is walked as a whole, also where what a segment
-leaves of a state is small beside its decay: where keys replace a large given state that does not decay."""
+"""Results are as good where a sequence is walked in segments as where it is walked as a whole, also where what is left
+of a state is small beside its decay: where keys replace a large given state that does not decay."""
 
 import json
 import os
