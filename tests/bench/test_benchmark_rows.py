@@ -111,7 +111,67 @@ def test_without_a_gpu_a_run_ends_with_what_it_needs() -> None:
     for script, options in (("prefill_rows.py", ["--rows", "short"]), ("decode_rows.py", [])):
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         done = forked_command.run(options, environment, script=ROOT / "benchmarks" / script)
-        assert (done.returncode, done.stderr.strip()) == (1, f"{script}: needs a CUDA GPU")
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"{script}: needs a CUDA GPU")
+
+
+SHOWN = ("prefill_rows.py", "backward_rows.py", "training_rows.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "--show: there is no file {file}; --json writes one"),
+        ("", "--show: nothing was measured in {file}"),
+        ("no JSON", "--show: line 1 of {file} is none that --json of this script wrote: no 'device'"),
+        (
+            '{"device": "H100", "row": "x"}',
+            "--show: line 1 of {file} is none that --json of this script wrote: no 'group'",
+        ),
+    ],
+)
+def test_a_file_that_is_none_of_them_is_an_error_of_one_line(text: str | None, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    if text is not None:
+        file.write_text(text)
+    for script in SHOWN:
+        done = forked_command.run(["--show", str(file)], dict(os.environ), script=ROOT / "benchmarks" / script)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == f"{script}: error: {says.format(file=file)}"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("prefill_rows.py --json none/here.jsonl", "--json: there is no folder none: make it first"),
+        ("backward_rows.py --json none/here.jsonl", "--json: there is no folder none: make it first"),
+        ("decode_rows.py --json none/here.jsonl", "--json: there is no folder none: make it first"),
+        ("prefill_rows.py --solutions hoper_prefill", "hoper_prefill is no solution: there is no "),
+        ("prefill_rows.py --against flash_kla", "flash_kla is no solution: there is no "),
+        ("backward_rows.py --solutions triton_backwards:strict", "triton_backwards is no solution: there is no "),
+        ("decode_rows.py --solution cuda_decod", "cuda_decod is no solution: there is no "),
+        ("training_rows.py --backward none", "none is no solution: there is no "),
+        ("training_rows.py --kept 100", "--kept: '100' is no positive multiple of 64"),
+        ("training_rows.py --kept some", "--kept: 'some' is no positive multiple of 64"),
+        ("backward_rows.py --decay nan", "--decay: nan is none; give 0 or more"),
+    ],
+)
+def test_what_would_end_a_run_later_is_refused_at_once(words: str, says: str) -> None:
+    script, *options = words.split()
+    done = forked_command.run(options, dict(os.environ), script=ROOT / "benchmarks" / script)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"{script}: error: {says}")
+
+
+def test_a_row_says_what_it_was_measured_with(shapes: ModuleType, tables: ModuleType) -> None:
+    row = shapes.rows()[0]
+    found = recorded(tables, row, "H100", 100.0, 160.0)
+    assert found["versions"]["gdnspec"]
+    assert "commit" in found
+    older = {key: x for key, x in found.items() if key not in ("versions", "commit")}
+    found |= {"versions": {"torch": "2.11.0", "flash-qla": "0.1.3"}, "commit": "abcdef01"}
+    assert tables.tables([found]).splitlines()[:2] == ["H100", "commit abcdef01, torch 2.11.0, flash-qla 0.1.3"]
+    assert tables.tables([older]).splitlines()[:2] == ["H100", ""]
 
 
 def test_versions_of_one_name_are_built_apart(shapes: ModuleType, tmp_path: Path) -> None:
