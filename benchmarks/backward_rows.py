@@ -85,8 +85,8 @@ class Subject(Protocol):
 class Solution:
     """A solution, as the judge calls it."""
 
-    def __init__(self, name: str, build: Path, definition: str = DEFINITION) -> None:
-        folder = folder_of(name, "solutions")
+    def __init__(self, name: str, build: Path, definition: str = DEFINITION, among: str = "solutions") -> None:
+        folder, self.among = folder_of(name, among), among
         solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
         self.name, self.entry = short(name), solution.manifest.entries[definition]
         load = partial(load_function, folder, build_dir=build_of(build, folder, name), **solution.settings)

@@ -4,6 +4,9 @@ import importlib
 import json
 import math
 import os
+import re
+import shutil
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -247,3 +250,37 @@ def test_training_calls_both_solutions(training: ModuleType, tmp_path: Path) -> 
     assert all(torch.isfinite(found[name]).all() for name in training.backward.OUTPUTS)
     kept = training.Kept("torch_chunkwise", "torch_backward", 64, tmp_path).bound(given)()
     assert not training.backward.apart(kept, {name: x.float() for name, x in found.items()})
+
+
+def test_errors_of_gradients_beside_a_peer(
+    shapes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The peer is a copy of the solution, with 1% more of everything and NaN at resets."""
+    pytest.importorskip("torch")
+    script = importlib.import_module("gradient_errors")
+    monkeypatch.setattr(script, "LENGTHS", (5, 9))
+    monkeypatch.setattr(script, "D", 8)
+    peer = tmp_path / "peer"
+    shutil.copytree(ROOT / "solutions/torch_backward", peer, ignore=shutil.ignore_patterns("traces"))
+    manifest = json.loads((peer / "solution.json").read_text()) | {"name": "peer"}
+    manifest["entries"]["gdn_prefill_backward_k_first"]["entry"] = "kernel.py::worse"
+    (peer / "solution.json").write_text(json.dumps(manifest))
+    with (peer / "kernel.py").open("a") as file:
+        file.write(
+            "\n\ndef worse(**given):\n"
+            "    factor = float('nan') if given['g'].isinf().any() else 1.01\n"
+            "    return tuple(factor * x for x in backward_k_first(**given))\n"
+        )
+    out = tmp_path / "errors.jsonl"
+    words = f"gradient_errors.py --device cpu --draws 1 --solutions torch_backward --against {peer} --json {out}"
+    monkeypatch.setattr(sys, "argv", [*words.split(), "--inputs", "typical,alpha 0"])
+    script.main()
+    *_, said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"errors of torch_backward beside \S+peer: at most 0\.\d\d times \(d[qkv] of typical\)", said)
+    lines = [json.loads(text) for text in out.read_text().splitlines()]
+    assert [(x["input"], x["solution"].endswith("peer")) for x in lines] == [
+        ("typical", False), ("typical", True), ("alpha 0 at every 7th", False), ("alpha 0 at every 7th", True),
+    ]  # fmt: skip
+    assert max(lines[2]["errors"].values()) < 0.01
+    assert all(math.isnan(x) for x in lines[3]["errors"].values())
+    assert lines[0]["versions"]["gdnspec"]
