@@ -94,7 +94,7 @@ def forward_kernel(
             x_at = (token * H + h)[:, None] * D + i[None, :]
             dV = tl.load(dv_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
             tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(r * dV, axis=1) * reciprocal)
-            # So far dv has the factor b. Where that is not beta, beta takes its place before gradients read it.
+            # So far dv has the factor b. Where that is not beta, beta takes its place: gradients are found from it.
             beta = tl.load(decay + 3 * C + t)
             tl.store(dv_ptr + x_at, (dV * (beta * reciprocal)[:, None]).to(OPERAND), mask=inside & (b != beta)[:, None])
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
