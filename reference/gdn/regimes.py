@@ -191,6 +191,7 @@ GENERATORS: dict[str, Regime] = {
     "beta_two": Regime(between(np.log(0.9), 0.0), constant(2.0), beta_max=2.0),
     "large_initial_state": Regime(state=magnitude(100.0)),
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
+    "replaced_large_state": Regime(log_alpha=constant(0.0), beta=constant(1.0), state=magnitude(100.0)),
     "reset_large_state": Regime(log_alpha=resets_at_once, state=magnitude(1e9)),
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), state=magnitude(100.0), rate=1 / 160),
     "tiny_keys": Regime(keys="tiny"),

@@ -143,6 +143,7 @@ GENERATORS: dict[str, Regime] = {
     "beta_two": Regime(between(float(np.log(0.9)), 0.0), write(2.0, 2.0), beta_max=2.0),
     "large_initial_state": Regime(log_alpha=mild, state=magnitude(100.0)),
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
+    "replaced_large_state": Regime(log_alpha=constant(0.0), beta=write(1.0, 1.0), state=magnitude(100.0)),
     "one_large_state": Regime(log_alpha=mild, state=one_large),
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160, steep=50.0),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),

@@ -107,6 +107,13 @@ def prefill_conformance() -> Iterator[Line]:
         covers="a large state that decays by e^-11 within one chunk",
     )
     yield prefill(
+        "replaced_state",
+        SMALL_128,
+        "replaced_large_state",
+        (600,),
+        covers="a large state that keys replace: few heads, so kernels may hand it on between parts",
+    )
+    yield prefill(
         "one_large_state_many",
         SMALL,
         "one_large_state",

@@ -55,6 +55,8 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: nothing is written")
     yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 1), covers="one large state among small ones")
     yield prefill("decayed_state", SMALL, "decayed_large_state", (20, 100), covers="a large state that decays by e^-11")
+    covers = "a large state that keys replace: few heads, so kernels may hand it on between parts"
+    yield prefill("replaced_state", SMALL_128, "replaced_large_state", (600,), covers=covers)
     yield prefill("head_size_120", D120, "mild_decay", (40, 0, 25), covers="a head size that no power of two divides")
     yield prefill("scale_zero", SMALL, "mild_decay", (20,), scalars={"scale": 0.0}, covers="scale 0.0 is not absent")
     yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
