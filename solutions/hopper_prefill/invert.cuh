@@ -81,6 +81,9 @@ __device__ __forceinline__ void give_row(const float* x, Store store) {
 constexpr int kFragments = 1024, kProducts = 10 * kFragments;  // bytes
 
 __device__ __forceinline__ int fragments_of(int r, int m) { return (r * (r + 1) / 2 + m) * kFragments; }
+// The same without those on the diagonal.
+constexpr int kProductsBelow = 6 * kFragments;
+__device__ __forceinline__ int fragments_below(int r, int m) { return (r * (r - 1) / 2 + m) * kFragments; }
 
 __device__ __forceinline__ void write_products(const float (&products)[32], unsigned char* to, int warp, int lane) {
 #pragma unroll
@@ -92,14 +95,18 @@ __device__ __forceinline__ void write_products(const float (&products)[32], unsi
   }
 }
 
-__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
-  const float4* const at = reinterpret_cast<const float4*>(from + fragments_of(r, m)) + lane;
+__device__ __forceinline__ void read_fragments(float (&x)[8], const unsigned char* from, int lane) {
+  const float4* const at = reinterpret_cast<const float4*>(from) + lane;
   const float4 left = at[0], right = at[32];
   x[0] = left.x, x[1] = left.y, x[2] = left.z, x[3] = left.w, x[4] = right.x, x[5] = right.y, x[6] = right.z, x[7] = right.w;
 }
+__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
+  read_fragments(x, from + fragments_of(r, m), lane);
+}
 
 // A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T. InPlace: where wgmma reads T.
-template <class E, int D, bool WithP, bool InPlace = false>
+// Apart: products on the diagonal are not there, but where the warp works.
+template <class E, int D, bool WithP, bool InPlace = false, bool Apart = false>
 struct Inverter {
   static constexpr int kTermBytes = InPlace ? kTriangle : kBlocks * kBlock;
   __device__ __forceinline__ static constexpr int place_of(int r, int s) { return InPlace ? place_in_triangle(r, s) : block_of(r, s); }
@@ -110,17 +117,17 @@ struct Inverter {
   unsigned char* tile;  // in memory, or in shared memory
   float scale;
   int lane;
-  float beta[4][2];  // of the lane's rows of each block
+  float kept[4][2];  // beta of the lane's rows of each block
   // Of T in one term: whether keys are alike, and it is rounded so that sums of columns are kept; by columns of its first
   // three blocks, what rounding has taken and not yet given.
   bool keeps_sums;
   float carried[3][2];
 
+  __device__ __forceinline__ float beta_of(int r, int e) const { return rows.beta[16 * r + lane / 4 + 8 * e]; }
+  __device__ __forceinline__ float beta(int r, int e) const { return Apart ? beta_of(r, e) : kept[r][e]; }
   __device__ __forceinline__ void find() {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      beta[r][0] = rows.beta[16 * r + lane / 4], beta[r][1] = rows.beta[16 * r + lane / 4 + 8];
-    }
+    for (int r = 0; r < 4 && !Apart; ++r) kept[r][0] = beta_of(r, 0), kept[r][1] = beta_of(r, 1);
     find_diagonal();
     if (kTerms > 1 || keeps_sums) {
       invert<__nv_bfloat16, 2>();
@@ -143,16 +150,23 @@ struct Inverter {
   // Blocks on the diagonal: of -A, and of P.
   __device__ __forceinline__ void find_diagonal() {
     bool alike = true;  // all neighbours, but for those behind a sequence's end
+    float own[4][8];
+    if constexpr (Apart) {
+#pragma unroll
+      for (int r = 0; r < 4; ++r) read_fragments(own[r], reinterpret_cast<const unsigned char*>(&s) + r * kFragments, lane);
+      __syncwarp();
+    }
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
-      float weights[8], x[8];
+      float weights[8];
+      float(&x)[8] = own[r];
       weigh_diagonal(weights, rows.log, r, lane);
-      read_products(x, products, r, r, lane);
+      if constexpr (!Apart) read_products(x, products, r, r, lane);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
         const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
-        s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
-        if (kTerms == 1 && row == column + 1 && beta[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
+        s.diagonal[r][kColumns * column + row] = -beta(r, e / 2 % 2) * weights[e] * x[e];
+        if (kTerms == 1 && row == column + 1 && beta(r, e / 2 % 2) != 0.f) alike &= weights[e] * x[e] >= kAlike;
       }
       if constexpr (WithP) {
         read_products(x, products + kProducts, r, r, lane);
@@ -292,10 +306,10 @@ struct Inverter {
       if (m >= r) break;
       const float end = rows.log[16 * m + 15];
       const float decay[2] = {exp2_fast(log[0] - end), exp2_fast(log[1] - end)};
-      const float weight[2] = {-beta[r][0] * decay[0], -beta[r][1] * decay[1]};
+      const float weight[2] = {-beta(r, 0) * decay[0], -beta(r, 1) * decay[1]};
       float factors[4], x[8];
       column_factors(factors, rows.factor, m, lane);
-      read_products(x, products, r, m, lane);
+      read_fragments(x, products + (Apart ? fragments_below(r, m) : fragments_of(r, m)), lane);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
       a[m] = Terms<M, N>(x);
@@ -330,7 +344,7 @@ struct Inverter {
   __device__ __forceinline__ void give(const float (&y)[8], int r, int w) {
     float x[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) x[e] = y[e] * beta[w][e / 2 % 2];
+    for (int e = 0; e < 8; ++e) x[e] = y[e] * beta(w, e / 2 % 2);
     uint32_t words[2][4];
     if (N > 1 && keeps_sums) {
       round_columns(x, words[0], r, w);

@@ -1,0 +1,53 @@
+// The shared memory of a block that prepares the chunks of long sequences itself. From asking for keys to T it takes three chunks'
+// time: there is room for four. Queries come later and go earlier, and so does P; an output leaves from where v was.
+#pragma once
+#include "short_shared.cuh"
+
+namespace {
+
+constexpr int kLongKeys = 4, kLongQueries = 2, kLongValues = 3, kLongTurns = 4;
+// Warps that invert, in turns; each has a place of values for itself. K K^T of a chunk is found so many chunks ahead.
+constexpr int kInverters = 3, kAhead = 2;
+static_assert(kInverters == kLongValues && kAhead < kLongKeys);
+
+struct LongKeys {
+  unsigned char k[2 * kBoxBytes];
+  StateTile tile;
+  Rows rows;
+};
+
+struct LongQueries {
+  unsigned char q[2 * kBoxBytes];
+  unsigned char P[kSquare];
+};
+
+// What a warp inverts: K K^T comes from those who advance, blocks on the diagonal to where the warp works.
+struct Room {
+  alignas(128) unsigned char products[kProductsBelow];
+  alignas(16) Scratch scratch;
+};
+
+// Barriers of a place for keys: it stands in `asks` what comes; keys are there, rows behind the end zeros; decays are; T is; nobody
+// needs keys, T and decays. Of one for queries: they have landed; P is there; nobody needs them. Of one for values: they are there;
+// nobody needs them, and the output is there. Of a warp that inverts: a chunk that is not whole has landed, its keys, its values, for
+// rows to be cleared; K K^T is there. Of a turn: what the block has stands in `work`; all know it.
+struct Long {
+  struct alignas(1024) Keys : LongKeys {};
+  struct alignas(1024) Queries : LongQueries {};
+  Keys keys[kLongKeys];
+  Queries queries[kLongQueries];
+  alignas(1024) unsigned char values[kLongValues][2 * kBoxBytes];
+  Room rooms[kInverters];
+  alignas(32) uint64_t asked[kLongKeys], full[kLongKeys], decayed[kLongKeys], inverted[kLongKeys], keys_empty[kLongKeys];
+  uint64_t told[kLongTurns], taken[kLongTurns];
+  uint64_t q_landed[kLongQueries], found[kLongQueries], q_empty[kLongQueries];
+  uint64_t v_full[kLongValues], empty[kLongValues];
+  uint64_t k_landed[kInverters], v_landed[kInverters], multiplied[kInverters];
+  Work work[kLongTurns];
+  Going going[kLongValues];
+  Asked asks[kLongKeys];
+};
+constexpr bool kLongFits = sizeof(Long) <= kMostShared;
+static_assert(kLongFits == (kTerms == 1));
+
+}  // namespace
