@@ -38,7 +38,7 @@ Workspace workspace_of(const Cut& how, const Batch& batch) {
           how.stays ? queue_size(batch.sequences) : 0};
 }
 
-#ifdef GDN_CLOCKS
+#if defined(GDN_CLOCKS) || defined(GDN_FORMS)
 int given(const char* name, int otherwise) {  // what else there could be
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
@@ -108,8 +108,10 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   const bool many = pairs >= 2 * multiprocessors;  // each multiprocessor has several
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
   const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
-#ifdef GDN_CLOCKS
+#if defined(GDN_CLOCKS) || defined(GDN_FORMS)
   if (const int form = given("GDN_FORM", 0); form != 0) return {2, 0, 0, false, 0, 0, true, form >= 2, form == 3};
+#endif
+#ifdef GDN_CLOCKS
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     const bool whole = groups == 2 && two_will_do && sequences <= kDecided && given("GDN_LAST", 0) != 0;
     return {groups, given("GDN_FIRST", 0), given("GDN_LENGTH", 0), given("GDN_ALONE", 0) != 0, whole ? pairs - last : 0};

@@ -41,7 +41,9 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     {
       auto& keys = s.keys[i()];
       auto& room = s.rooms[warp];
+#ifndef LONG_NO_T
       Inverter<E, kStaySize, false, true, true>{room.products, keys.rows, room.scratch, keys.tile.T[0], p.scale, lane_here()}.find();
+#endif
     }
     const int rows = read_asked(s.asks[i()]).rows;  // before another chunk's may stand there
     fence_async();
