@@ -104,18 +104,26 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(s.multiplied) + 8 * inverter);
   };
+  float at_rows[2];
+  float2 at_columns[4];
+  // Before they are needed, of a chunk whose decays are there.
+  const auto load_logs = [&] {
+    const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4;
+    const uint32_t rows = keys() + kLogs + 4 * (16 * warp + lane / 4), columns = keys() + kLogs + 4 * (32 * wg + 2 * (lane % 4));
+    at_rows[0] = load_one(rows), at_rows[1] = load_one(rows + 32);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) at_columns[j] = load_two(columns + 32 * j);
+  };
+  const auto wait_decays = [&] { barrier_wait(of_keys(s.decayed), keys_parity()); };
   const auto finish_p = [&] {
-    barrier_wait(of_keys(s.decayed), keys_parity());
     const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4, row = 16 * warp + lane / 4;
     const int column = 32 * wg + 2 * (lane % 4);
-    const uint32_t logs = keys() + kLogs;
-    const float at_rows[2] = {load_one(logs + 4 * row), load_one(logs + 4 * row + 32)};
     uint32_t words[2][4];
 #pragma unroll
     for (int i = 0; i < 16; i += 2) {
       const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
-      const float2 at_columns = load_two(logs + 4 * c);
-      const float first = exp2_fast(at_rows[i % 4 / 2] - at_columns.x), second = exp2_fast(at_rows[i % 4 / 2] - at_columns.y);
+      const float2 at = at_columns[i / 4];
+      const float first = exp2_fast(at_rows[i % 4 / 2] - at.x), second = exp2_fast(at_rows[i % 4 / 2] - at.y);
       words[i / 8][i % 8 / 2] = pack<E>(c <= r ? p.scale * first * z[i] : 0.f, c + 1 <= r ? p.scale * second * z[i + 1] : 0.f);
     }
 #pragma unroll
@@ -129,7 +137,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   // A chunk up to V', while its S K^T is under way.
   const auto find_v = [&](auto is_first) {
     GDN_STAMP(wg, n, 0);
-    if constexpr (!is_first) load_all(), wait_queries();
+    if constexpr (!is_first) wait_decays(), load_all(), wait_queries();
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, queries());  // S Q^T
     wgmma_commit();
@@ -162,6 +170,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_fence();
     multiply_lower_high<E>(y[1], bits, keys() + kTile);
     wgmma_commit();
+    if constexpr (!is_first) load_logs();
     wgmma_wait<1>();
     settle(o);
     keep(state_bits);
@@ -261,6 +270,8 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       }
       wait_queries();
       begin_p();
+      wait_decays();
+      load_logs();
       wgmma_wait<0>();
       settle(z);
       finish_p();
