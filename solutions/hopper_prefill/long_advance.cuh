@@ -52,7 +52,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   float all;                            // gamma_C
   float4 rests[4];                      // gamma_C / gamma
   uint32_t bits[4][4];                  // V^T, the fragments of a left operand; then X^T; then V'^T
-  int v_here = 0, t_here = 0, p_here = 0;  // what of the chunk has been seen to be there
+  int v_here = 0, t_here = 0, p_here = 0, decays_here = 0, q_here = 0, k_here = 0;  // what of the chunk has been seen to be there
   const auto load_decays = [&](float4(&to)[4], uint32_t decays, int from, int end) {
 #pragma unroll
     for (int k = from; k < end; ++k) to[k] = load_four(keys() + decays + of_column + 64 * k);
@@ -86,10 +86,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   };
   float(&z)[16] = y[0];  // K K^T, then Q K^T, where V' is not yet found
   const auto begin_p = [&] { multiply_half(z, queries(), keys()); };
-  const auto wait_queries = [&] { barrier_wait(of_queries(s.q_landed), queries_parity()); };
+  const auto wait_queries = [&] { barrier_wait_unless(q_here, of_queries(s.q_landed), queries_parity()); };
   // K K^T of chunk c, for the warp that inverts. That has done with the chunk before whose place it has: T of it has been used.
   const auto begin_products = [&](uint32_t c) {
-    barrier_wait(shared_address(s.full) + 8 * (c % kLongKeys), c / kLongKeys & 1);
+    barrier_wait_unless(k_here, shared_address(s.full) + 8 * (c % kLongKeys), c / kLongKeys & 1);
     multiply_half(z, keys_of(c), keys_of(c));
   };
   const auto write_products = [&](uint32_t c) {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
 #pragma unroll
     for (int j = 0; j < 4; ++j) at_columns[j] = load_two(columns + 32 * j);
   };
-  const auto wait_decays = [&] { barrier_wait(of_keys(s.decayed), keys_parity()); };
+  const auto wait_decays = [&] { barrier_wait_unless(decays_here, of_keys(s.decayed), keys_parity()); };
   const auto finish_p = [&] {
     const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4, row = 16 * warp + lane / 4;
     const int column = 32 * wg + 2 * (lane % 4);
@@ -131,6 +131,14 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     fence_async();
     __syncwarp();
     barrier_arrive_if(leaves(), of_queries(s.found));
+  };
+  // All looks at once, while products are under way: each takes 60 cycles.
+  const auto look_ahead = [&] {
+    const uint32_t ahead = n + kAhead;
+    k_here = barrier_test(shared_address(s.full) + 8 * (ahead % kLongKeys), ahead / kLongKeys & 1);
+    decays_here = barrier_test(of_keys(s.decayed), keys_parity());
+    q_here = barrier_test(of_queries(s.q_landed), queries_parity());
+    v_here = barrier_test(of_values(s.v_full), values_parity());
   };
   // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
   //
@@ -211,7 +219,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_commit();
     const uint32_t v_of_this = values() + of_lane, keys_left = of_keys(s.keys_empty);
     ++n;
-    if constexpr (!is_last) v_here = barrier_test(of_values(s.v_full), values_parity());
+    if constexpr (!is_last) look_ahead();
     // The next chunk waits for the state, for one half of it after the other, and not for the output.
     wgmma_wait<2>();
     settle(S[0]);
@@ -259,7 +267,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     const int row = wg * kSlice + 16 * (anew(threadIdx.x / 32) % 4) + lane_here() / 4;
     load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
     if (chunks > 0) {
-      v_here = 0;
+      v_here = decays_here = q_here = k_here = 0;
       // While the state comes.
 #pragma unroll 1
       for (uint32_t c = n == 0 ? 0 : n + kAhead; c <= n + kAhead; ++c) {
