@@ -48,7 +48,8 @@ struct LongFeeder : TurnFeeder {
       s.asks[i] = {token, rows, turn.h};
       barrier_arrive(shared_address(&s.asked[i]));
       // Where rows are to be cleared, somebody else says that they are there.
-      const uint32_t landing = shared_address(rows < kChunk ? &s.k_landed[c % kInverters] : &s.full[i]);
+      const uint32_t landing = shared_address(rows < kChunk ? &s.k_landed[i] : &s.full[i]);
+      if (rows == kChunk) barrier_arrive(shared_address(&s.k_landed[i]));  // so that its phases are chunks
       barrier_expect(landing, bytes_of(rows));
       load(shared_address(s.keys[i].k), &maps.k, parts.k, rows, turn.h / p.k_group, token, landing);
     }
@@ -86,6 +87,7 @@ struct LongFeeder : TurnFeeder {
     const int token = ask.first, rows = ask.rows, h = ask.h, v = c % kLongValues, q = c % kLongQueries;
     if (lane_here() == 0) {
       const uint32_t landing = shared_address(rows < kChunk ? &s.v_landed[v] : &s.v_full[v]);
+      if (rows == kChunk) barrier_arrive(shared_address(&s.v_landed[v]));
       stored_read();  // the output that was there
       s.going[v] = {rows == kChunk ? token : -1, h};
       barrier_expect(landing, bytes_of(rows));

@@ -8,13 +8,12 @@ namespace {
 // By a warp.
 template <class E>
 __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp) {
-  int tails = 0;  // chunks that were not whole
   const auto say = [](uint64_t* barrier) {
     __syncwarp();
     if (lane_here() < kLeavers) barrier_arrive(shared_address(barrier));
   };
-  const auto clear = [&](const unsigned char* boxes, int rows, uint64_t* landed, uint64_t* full) {
-    barrier_wait(shared_address(landed), tails & 1);
+  const auto clear = [&](const unsigned char* boxes, int rows, uint64_t* landed, int parity, uint64_t* full) {
+    barrier_wait(shared_address(landed), parity);
     for (int half = 0; half < 2; ++half) clear_rows(shared_address(boxes) + half * kBoxBytes, rows, lane_here(), 32);
     fence_async();
     __syncwarp();
@@ -35,7 +34,7 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     }
     say(&s.decayed[i()]);
     GDN_STAMP(2, c, 1);
-    if (asked.rows < kChunk) clear(s.keys[i()].k, asked.rows, &s.k_landed[warp], &s.full[i()]);
+    if (asked.rows < kChunk) clear(s.keys[i()].k, asked.rows, &s.k_landed[i()], parity, &s.full[i()]);
     barrier_wait(shared_address(&s.multiplied[warp]), c / kInverters & 1);
     GDN_STAMP(2, c, 2);
     {
@@ -50,8 +49,8 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     say(&s.inverted[i()]);
     GDN_STAMP(2, c, 3);
     if (rows < kChunk) {  // values come later
-      clear(s.values[warp], rows, &s.v_landed[warp], &s.v_full[warp]);
-      ++tails;
+      const int v = c % kLongValues;
+      clear(s.values[v], rows, &s.v_landed[v], c / kLongValues & 1, &s.v_full[v]);
     }
   }
 }
