@@ -32,11 +32,12 @@ __global__ void __launch_bounds__(kLongThreads, 1)
     init(s.asked, 1), init(s.full, 1), init(s.told, 1), init(s.q_landed, 1), init(s.v_full, 1), init(s.k_landed, 1), init(s.v_landed, 1);
     init(s.decayed, kLeavers), init(s.inverted, kLeavers);
     init(s.keys_empty, 8 * kLeavers), init(s.q_empty, 8 * kLeavers), init(s.empty, 8 * kLeavers);
-    init(s.found, 8 * kLeavers), init(s.multiplied, 8 * kLeavers), init(s.taken, 8 * kLeavers);
+    init(s.found, kLeavers), init(s.multiplied, 8 * kLeavers), init(s.taken, 8 * kLeavers);
+    barrier_init(shared_address(&s.scored), 8 * kLeavers);
     barrier_init_done();
   }
-  // Where P is, zeros above the diagonal are written with it.
   for (auto& keys : s.keys) clear_triangles<kTerms>(shared_address(keys.tile.T), threadIdx.x, kLongThreads);
+  for (auto& queries : s.queries) clear_p<kStaySize>(shared_address(queries.P), threadIdx.x, kLongThreads);
   fence_async();  // wgmma reads them
   __syncthreads();
   if (wg < 2) {
@@ -46,7 +47,8 @@ __global__ void __launch_bounds__(kLongThreads, 1)
     registers_down<kLongPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
     if (warp == 0) LongFeeder(p, s, maps, parts).run();
-    else invert_long<E>(p, s, warp - 1);
+    else if (warp <= kInverters) invert_long<E>(p, s, warp - 1);
+    else find_p_long<E>(p, s);
   }
 }
 

@@ -1,7 +1,7 @@
 // As advance.cuh has it, of blocks that prepare the chunks of long sequences themselves: both slices of a state. The next chunk's
-// first product is under way before this one's output is written. T is waited for where it is multiplied by, and no earlier. K K^T
-// of the chunk after the next one and P of this one are found here, half of their columns by each warpgroup: beside them a warp
-// would take three times as long for each as it does alone.
+// first product is under way before this one's output is written. K K^T of the chunk after the next one and Q K^T of the next one are
+// found here, half of their columns by each warpgroup: beside them a warp would take three times as long for each as it does alone.
+// What is made of them, T and P, other warps find (long_prepare.cuh): decays of P alone are 130 instructions of a chunk's chain.
 #pragma once
 #include "long_shared.cuh"
 #include "short_advance.cuh"
@@ -17,7 +17,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   constexpr uint32_t kKeysBytes = sizeof(s.keys[0]), kQueriesBytes = sizeof(s.queries[0]), kValuesBytes = sizeof(s.values[0]);
   constexpr uint32_t kTile = offsetof(LongKeys, tile), kDecays = kTile + offsetof(StateTile, decays), kP = offsetof(LongQueries, P);
   constexpr uint32_t kFromStart = kDecays + offsetof(Decays, from_start), kToEnd = kDecays + offsetof(Decays, to_end);
-  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out), kLogs = offsetof(LongKeys, rows) + offsetof(Rows, log);
+  constexpr uint32_t kReadOut = kDecays + offsetof(Decays, read_out);
   // In a box of v, or of the output, whose rows are tokens, for ldmatrix and stmatrix; and of the lane's four tokens of 16.
   // Read anew, so that they are kept and not found from the thread's index in every chunk.
   const uint32_t of_lane = anew(wg * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * warp + lane / 8 % 2));
@@ -27,7 +27,8 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   // Found from that again and again: for what could be kept there are no registers.
   const auto keys_of = [&](uint32_t c) { return shared_address(s.keys) + c % kLongKeys * kKeysBytes; };
   const auto keys = [&] { return keys_of(anew(n)); };
-  const auto queries = [&] { return shared_address(s.queries) + anew(n) % kLongQueries * kQueriesBytes; };
+  const auto queries_of = [&](uint32_t c) { return shared_address(s.queries) + c % kLongQueries * kQueriesBytes; };
+  const auto queries = [&] { return queries_of(anew(n)); };
   const auto values = [&] { return shared_address(s.values) + anew(n) % kLongValues * kValuesBytes; };
   const auto of_keys = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (anew(n) % kLongKeys); };
   const auto of_queries = [&](const uint64_t* barriers) { return shared_address(barriers) + 8 * (anew(n) % kLongQueries); };
@@ -52,7 +53,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   float all;                            // gamma_C
   float4 rests[4];                      // gamma_C / gamma
   uint32_t bits[4][4];                  // V^T, the fragments of a left operand; then X^T; then V'^T
-  int v_here = 0, t_here = 0, p_here = 0, decays_here = 0, q_here = 0, k_here = 0;  // what of the chunk has been seen to be there
+  int v_here = 0, t_here = 0, p_here = 0, decays_here = 0, k_here = 0;  // what of the chunk has been seen to be there
   const auto load_decays = [&](float4(&to)[4], uint32_t decays, int from, int end) {
 #pragma unroll
     for (int k = from; k < end; ++k) to[k] = load_four(keys() + decays + of_column + 64 * k);
@@ -73,8 +74,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   };
   constexpr std::integral_constant<int, 0> kFirst;
   constexpr std::integral_constant<int, 1> kSecond;
-  // P of the chunk, 32 columns of it by each warpgroup: Q K^T, and its decays once that is over. Above the diagonal
-  // zeros.
+  // 32 columns of a product of boxes, by each warpgroup.
   const auto multiply_half = [&](float(&sums)[16], uint32_t a, uint32_t b) {
     wgmma_fence();
 #pragma unroll
@@ -85,9 +85,24 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_commit();
   };
   float(&z)[16] = y[0];  // K K^T, then Q K^T, where V' is not yet found
-  const auto begin_p = [&] { multiply_half(z, queries(), keys()); };
-  const auto wait_queries = [&] { barrier_wait_unless(q_here, of_queries(s.q_landed), queries_parity()); };
-  // K K^T of chunk c, for the warp that inverts. That has done with the chunk before whose place it has: T of it has been used.
+  // Q K^T of chunk c, whose keys have been waited for, for the warp that finds P.
+  const auto begin_scores = [&](uint32_t c) {
+    barrier_wait(shared_address(s.q_landed) + 8 * (c % kLongQueries), c / kLongQueries & 1);
+    multiply_half(z, queries_of(c), keys_of(c));
+  };
+  // That warp has done with those of the chunk before.
+  const auto write_scores = [&] {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int m = 2 * wg + half;
+      const uint32_t at = shared_address(s.scores) + fragments_of(warp, m) + 16 * lane_here();
+      store_four_if(m <= warp, at, &z[8 * half]);
+      store_four_if(m <= warp, at + 512, &z[8 * half + 4]);
+    }
+    __syncwarp();
+    barrier_arrive_if(leaves(), shared_address(&s.scored));
+  };
+  // K K^T of chunk c, for the warp that inverts. That has done with the chunk before whose place it has: T of it is there.
   const auto begin_products = [&](uint32_t c) {
     barrier_wait_unless(k_here, shared_address(s.full) + 8 * (c % kLongKeys), c / kLongKeys & 1);
     multiply_half(z, keys_of(c), keys_of(c));
@@ -104,40 +119,13 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(s.multiplied) + 8 * inverter);
   };
-  float at_rows[2];
-  float2 at_columns[4];
-  // Before they are needed, of a chunk whose decays are there.
-  const auto load_logs = [&] {
-    const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4;
-    const uint32_t rows = keys() + kLogs + 4 * (16 * warp + lane / 4), columns = keys() + kLogs + 4 * (32 * wg + 2 * (lane % 4));
-    at_rows[0] = load_one(rows), at_rows[1] = load_one(rows + 32);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) at_columns[j] = load_two(columns + 32 * j);
-  };
   const auto wait_decays = [&] { barrier_wait_unless(decays_here, of_keys(s.decayed), keys_parity()); };
-  const auto finish_p = [&] {
-    const int lane = lane_here(), warp = anew(threadIdx.x / 32) % 4, row = 16 * warp + lane / 4;
-    const int column = 32 * wg + 2 * (lane % 4);
-    uint32_t words[2][4];
-#pragma unroll
-    for (int i = 0; i < 16; i += 2) {
-      const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
-      const float2 at = at_columns[i / 4];
-      const float first = exp2_fast(at_rows[i % 4 / 2] - at.x), second = exp2_fast(at_rows[i % 4 / 2] - at.y);
-      words[i / 8][i % 8 / 2] = pack<E>(c <= r ? p.scale * first * z[i] : 0.f, c + 1 <= r ? p.scale * second * z[i + 1] : 0.f);
-    }
-#pragma unroll
-    for (int m = 0; m < 2; ++m) stmatrix(queries() + kP + block_of_square(0, 2 * wg + m) + kBlock * warp + turned(lane), words[m]);
-    fence_async();
-    __syncwarp();
-    barrier_arrive_if(leaves(), of_queries(s.found));
-  };
   // All looks at once, while products are under way: each takes 60 cycles.
   const auto look_ahead = [&] {
     const uint32_t ahead = n + kAhead;
     k_here = barrier_test(shared_address(s.full) + 8 * (ahead % kLongKeys), ahead / kLongKeys & 1);
     decays_here = barrier_test(of_keys(s.decayed), keys_parity());
-    q_here = barrier_test(of_queries(s.q_landed), queries_parity());
+    t_here = barrier_test(of_keys(s.inverted), keys_parity());
     v_here = barrier_test(of_values(s.v_full), values_parity());
   };
   // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
@@ -145,7 +133,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   // A chunk up to V', while its S K^T is under way.
   const auto find_v = [&](auto is_first) {
     GDN_STAMP(wg, n, 0);
-    if constexpr (!is_first) wait_decays(), load_all(), wait_queries();
+    if constexpr (!is_first) wait_decays(), load_all();
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, queries());  // S Q^T
     wgmma_commit();
@@ -162,35 +150,34 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     settle(x);
     if constexpr (!is_first) {
       settle(z);
+      barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());  // and so the warp has done with its products
       write_products(n + kAhead);
-      begin_p();
     }
-    t_here = barrier_test(of_keys(s.inverted), keys_parity());
+    p_here = barrier_test(of_queries(s.found), queries_parity());
+    begin_scores(n + 1);
     GDN_STAMP(wg, n, 3);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       load_v(k);
       subtract_read_of<E>(bits[k], &x[8 * k], load_four(keys() + kFromStart + of_column + 64 * k));
     }
-    barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());
     GDN_STAMP(wg, n, 4);
-    // The upper half of V' waits for P, which is found while the lower one is under way.
+    // The upper half of V' waits for Q K^T, whose sums are where it will be.
     wgmma_fence();
     multiply_lower_high<E>(y[1], bits, keys() + kTile);
     wgmma_commit();
-    if constexpr (!is_first) load_logs();
     wgmma_wait<1>();
     settle(o);
     keep(state_bits);
-    if constexpr (!is_first) settle(z);
+    settle(z);
     __syncwarp();
     barrier_arrive_if(leaves(), of_queries(s.q_empty));
-    if constexpr (!is_first) finish_p();
+    barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
+    write_scores();
     wgmma_fence();
     multiply_lower_low<E>(y[0], bits, keys() + kTile);
     wgmma_commit();
     load_decays(rests, kToEnd, 0, 4);
-    p_here = barrier_test(of_queries(s.found), queries_parity());
     wgmma_wait<0>();
     settle(y[0]);
     settle(y[1]);
@@ -206,7 +193,6 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_fence();
     update_state<E, kStaySize>(S, decayed, keys());
     // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
-    barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
     GDN_STAMP(wg, n, 6);
     int turns = anew(min(p.H, 1));  // 1, which the compiler does not know
     do {
@@ -267,22 +253,23 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     const int row = wg * kSlice + 16 * (anew(threadIdx.x / 32) % 4) + lane_here() / 4;
     load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
     if (chunks > 0) {
-      v_here = decays_here = q_here = k_here = 0;
+      v_here = decays_here = k_here = 0;
       // While the state comes.
 #pragma unroll 1
       for (uint32_t c = n == 0 ? 0 : n + kAhead; c <= n + kAhead; ++c) {
         begin_products(c);
         wgmma_wait<0>();
         settle(z);
+        if (c >= kInverters) barrier_wait(shared_address(s.inverted) + 8 * ((c - kInverters) % kLongKeys), (c - kInverters) / kLongKeys & 1);
         write_products(c);
       }
-      wait_queries();
-      begin_p();
+      if (n == 0) {
+        begin_scores(0);
+        wgmma_wait<0>();
+        settle(z);
+        write_scores();
+      }
       wait_decays();
-      load_logs();
-      wgmma_wait<0>();
-      settle(z);
-      finish_p();
       pack_state(0), pack_state(1);
       load_all();
       scale_state();  // here, where nothing is under way: else the compiler waits for it

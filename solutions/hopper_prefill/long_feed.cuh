@@ -104,7 +104,7 @@ struct LongFeeder : TurnFeeder {
     __syncwarp();
   }
 
-  // That there is no more, to all who invert, and to those who find K K^T ahead: of what is there, for nobody.
+  // That there is no more, to all who invert or find P, and to those who find K K^T and Q K^T ahead: of what is there, for nobody.
   __device__ __forceinline__ void end_chunks() {
     ask_rest_of(asked);
     for (int c = asked; c < asked + kInverters; ++c) {
@@ -118,6 +118,10 @@ struct LongFeeder : TurnFeeder {
       }
       __syncwarp();
     }
+    if (asked >= kLongQueries) wait(s.q_empty, asked - kLongQueries);
+    __syncwarp();
+    if (lane_here() == 0) barrier_arrive(shared_address(&s.q_landed[asked % kLongQueries]));
+    __syncwarp();
   }
 
   __device__ __forceinline__ void run() {

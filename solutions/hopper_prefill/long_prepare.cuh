@@ -1,4 +1,5 @@
-// Of a block that prepares the chunks of long sequences itself: warps that find decays and T, of every third chunk.
+// Of a block that prepares the chunks of long sequences itself: warps that find decays and T, of every second chunk; and one that
+// makes P of Q K^T.
 #pragma once
 #include "long_shared.cuh"
 #include "short_prepare.cuh"
@@ -52,6 +53,62 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
       const int v = c % kLongValues;
       clear(s.values[v], rows, &s.v_landed[v], c / kLongValues & 1, &s.v_full[v]);
     }
+  }
+}
+
+// By a warp: P of each chunk. Rows of blocks from the last one on, of which the next one's products come before stores.
+template <class E>
+__device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
+#pragma unroll 1
+  for (int c = 0;; ++c) {
+    const int lane = lane_here(), i = c % kLongKeys, parity = c / kLongKeys & 1;
+    barrier_wait(shared_address(&s.asked[i]), parity);
+    if (read_asked(s.asks[i]).rows < 0) break;
+    barrier_wait(shared_address(&s.decayed[i]), parity);
+    GDN_STAMP(2, c, 0);
+    barrier_wait(shared_address(&s.scored), c & 1);
+    GDN_STAMP(2, c, 1);
+    const Rows& rows = s.keys[i].rows;
+    // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
+    const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
+    float x[2][4][8];
+    const auto read = [&](int r) {
+#pragma unroll
+      for (int m = 0; m <= r; ++m) read_products(x[r % 2][m], s.scores, r, m, lane);
+    };
+    read(3);
+#pragma unroll
+    for (int r = 3; r >= 0; --r) {
+      if (r > 0) read(r - 1);
+      uint32_t words[4][4];
+      const float logs[2] = {rows.log[16 * r + lane / 4], rows.log[16 * r + lane / 4 + 8]};
+#pragma unroll
+      for (int m = 0; m <= r; ++m) {
+        float(&y)[8] = x[r % 2][m];
+        if (m == r) {
+          float weights[8];
+          weigh_diagonal(weights, rows.log, r, lane);
+#pragma unroll
+          for (int e = 0; e < 8; ++e) y[e] *= p.scale * weights[e];
+        } else {
+          const float end = rows.log[16 * m + 15];
+          float factors[4], weight[2];
+          column_factors(factors, rows.factor, m, lane);
+#pragma unroll
+          for (int e = 0; e < 2; ++e) weight[e] = p.scale * exp2_fast(logs[e] - end);
+#pragma unroll
+          for (int e = 0; e < 8; ++e) y[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) words[m][e] = pack<E>(y[2 * e], y[2 * e + 1]);
+      }
+#pragma unroll
+      for (int m = 0; m <= r; ++m) stmatrix(to + block_of_square(r, m), words[m]);
+    }
+    fence_async();
+    __syncwarp();
+    if (lane < kLeavers) barrier_arrive(shared_address(&s.found[c % kLongQueries]));
+    GDN_STAMP(2, c, 2);
   }
 }
 
