@@ -19,7 +19,7 @@ import tvm_ffi
 from prefill_shapes import rows as all_rows
 
 LIMIT, CALLS, REPEATS = 125, 6, 7
-LONG = 3  # GDN_FORM
+LONG, INVERTERS = 3, 2  # GDN_FORM; warps (kInverters)
 # Microseconds, FlashInfer 0.7.2.post1, one H100; None: not timed there.
 FLASHINFER = {
     "16/32 4x8192": 371.1, "16/32 4x2048": 105.7, "16/32 8x1024": 115.8, "16/32 48x512": 353.9, "16/32 24x1000": 335.2,
@@ -101,16 +101,19 @@ def print_clocks(library) -> None:
     for group in (0, 1):
         stamps = clocks[group, 0, 8:40]
         print(f"warpgroup {group}: a chunk", median(stamps[1:, 0] - stamps[:-1, 0]), "cycles; S Q^T issued, v there, "
-              "K K^T written, T there, V', P there, and before it half of S, S, O:",
+              "T there and K K^T written, X, V', update issued, and before it half of S, S, O:",
               *(median(stamps[:, i] - stamps[:, 0]) for i in range(1, 10)))  # fmt: skip
-    for warp in range(3):
-        of = clocks[2, 1 + warp, [c for c in range(9, 40) if c % 3 == warp]]
+    for warp in range(INVERTERS):
+        of = clocks[2, 1 + warp, [c for c in range(9, 40) if c % INVERTERS == warp]]
         steps = (median(of[:, i + 1] - of[:, i]) for i in range(3))
         print(f"inverter {warp}: decays, wait for K K^T, T:", *steps, "a chunk", median(of[1:, 0] - of[:-1, 0]))
+    of = clocks[2, 1 + INVERTERS, 8:40]
+    print("P: waits for Q K^T, finds it:", *(median(of[:, i + 1] - of[:, i]) for i in range(2)))
     feed = clocks[2, 0, 8:40]
     print("feeder: waits for a place for keys", median(feed[:, 1] - feed[:, 0]))
     early = [
-        ((clocks[0, 0, c, 4] - clocks[2, 1 + c % 3, c, 3] + 2**31) & 0xFFFFFFFF).item() - 2**31 for c in range(8, 40)
+        ((clocks[0, 0, c, 3] - clocks[2, 1 + c % INVERTERS, c, 3] + 2**31) & 0xFFFFFFFF).item() - 2**31
+        for c in range(8, 40)
     ]
     print("T is there before it is used by", statistics.median(early), min(early), max(early))
 
