@@ -37,7 +37,7 @@ struct LongFeeder : TurnFeeder {
     __syncwarp();
   }
 
-  // Gates of the chunk behind it come to L2 meanwhile: they are read by single numbers, and waited for.
+  // Its gates come as single numbers: of those that there are.
   __device__ __forceinline__ void ask_keys(const Turn& turn, int chunk) {
     const int c = asked++, i = c % kLongKeys, token = turn.start + chunk * kChunk, rows = min(turn.end - token, kChunk);
     GDN_STAMP(2, c, 0);
@@ -54,11 +54,12 @@ struct LongFeeder : TurnFeeder {
       load(shared_address(s.keys[i].k), &maps.k, parts.k, rows, turn.h / p.k_group, token, landing);
     }
     __syncwarp();
-    for (int t = token + kChunk + lane_here(); t < min(token + 2 * kChunk, turn.end); t += 32) {
-      const int64_t at = static_cast<int64_t>(t) * p.H + turn.h;
-      if (p.g != nullptr) prefetch_line(p.g + at);
-      if (p.beta != nullptr) prefetch_line(p.beta + at);
+    for (int t = lane_here(); t < rows; t += 32) {
+      const int64_t at = static_cast<int64_t>(token + t) * p.H + turn.h;
+      if (p.g != nullptr) copy_number(shared_address(&s.keys[i].rows.log[t]), p.g + at);
+      if (p.beta != nullptr) copy_number(shared_address(&s.keys[i].rows.beta[t]), p.beta + at);
     }
+    arrive_copied(shared_address(&s.gated[i]));
     __syncwarp();
     ask_rest_of(c);
   }

@@ -6,6 +6,18 @@
 
 namespace {
 
+// Gates that there are not: alpha 1, beta 1, and behind a sequence's end 0. A lane has two tokens.
+__device__ __forceinline__ void settle_gates(const Problem& p, const Asked& asked, Rows& rows, int lane) {
+  if (asked.rows < kChunk || p.g == nullptr || p.beta == nullptr) {
+#pragma unroll
+    for (int t = 2 * lane; t < 2 * lane + 2; ++t) {
+      if (t >= asked.rows || p.g == nullptr) rows.log[t] = p.log_gates ? 0.f : 1.f;
+      if (t >= asked.rows || p.beta == nullptr) rows.beta[t] = t < asked.rows ? 1.f : 0.f;
+    }
+  }
+  __syncwarp();
+}
+
 // By a warp.
 template <class E>
 __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp) {
@@ -30,7 +42,8 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     GDN_STAMP(2, c, 0);
     {
       auto& keys = s.keys[i()];
-      read_gates(p, asked, keys.rows, lane_here());
+      barrier_wait(shared_address(&s.gated[i()]), parity);
+      settle_gates(p, asked, keys.rows, lane_here());
       find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here());
     }
     say(&s.decayed[i()]);

@@ -27,7 +27,7 @@ struct Room {
   alignas(16) Scratch scratch;
 };
 
-// Barriers of a place for keys: it stands in `asks` what comes; keys are there, rows behind the end zeros; decays are; T is; nobody
+// Barriers of a place for keys: it stands in `asks` what comes; gates are where its rows are; keys are there, rows behind the end zeros; decays are; T is; nobody
 // needs keys, T and decays. Of one for queries: they have landed; P is there; nobody needs them. Of one for values: they are there;
 // nobody needs them, and the output is there. Of keys and of values besides: they have landed and rows are to be cleared, or there is
 // nothing to be cleared. Of a warp that inverts: K K^T is there; of the one that finds P: Q K^T is. Of a turn: what the block has stands in `work`; all know it.
@@ -39,7 +39,7 @@ struct Long {
   alignas(1024) unsigned char values[kLongValues][2 * kBoxBytes];
   Room rooms[kInverters];
   alignas(128) unsigned char scores[kProducts];  // Q K^T, for the warp that makes P of it
-  alignas(32) uint64_t asked[kLongKeys], full[kLongKeys], decayed[kLongKeys], inverted[kLongKeys], keys_empty[kLongKeys];
+  alignas(32) uint64_t asked[kLongKeys], gated[kLongKeys], full[kLongKeys], decayed[kLongKeys], inverted[kLongKeys], keys_empty[kLongKeys];
   uint64_t told[kLongTurns], taken[kLongTurns];
   uint64_t q_landed[kLongQueries], found[kLongQueries], q_empty[kLongQueries];
   uint64_t v_full[kLongValues], empty[kLongValues];

@@ -78,7 +78,6 @@ inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrie
 }
 
 // Nothing that a result depends on.
-inline void prefetch_line(const void*) {}
 inline void prefetch_bytes(const void* from, int bytes) {
   require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "prefetch_bytes: misaligned");
 }

@@ -82,6 +82,10 @@ inline void store_four_if(bool this_warp, uint32_t at, const float* x) {
   if (this_warp) std::memcpy(piece_to_write(at, running, "store_four_if"), x, 4 * sizeof *x);
 }
 
+inline void copy_number(uint32_t to, const float* from) {
+  std::memcpy(piece_to_write(to / kPieceBytes * kPieceBytes, running, "copy_number") + to % kPieceBytes, from, sizeof *from);
+}
+
 inline void store_pair(uint32_t at, float x, float y) {
   const float pair[] = {x, y};
   std::memcpy(piece_to_write(at / kPieceBytes * kPieceBytes, running, "store_pair") + at % kPieceBytes, pair, sizeof pair);
