@@ -46,13 +46,23 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
-        yield from rounded_products(call.second, call.arguments, call.strict)
+        yield from rounded_products(call.second, call.arguments, call.strict, longest_piece(call.arguments))
     else:
         from .emulators import emulate, emulate_padded, emulate_pool, family
 
         run = emulate_pool if "pool" in call.arguments else emulate
         run = emulate_padded if "attention_mask" in call.arguments else run
         yield from run(call.definition, call.arguments, family(call.strict))
+
+
+def longest_piece(arguments: Mapping[str, Any]) -> int | None:
+    """The most tokens that are cut into chunks together: of a sequence, or between two given states. None where
+    nothing is."""
+    bounds = arguments.get("cu_seqlens")
+    if bounds is None:
+        return None
+    longest = int(max(bounds.diff().tolist(), default=0))
+    return min(longest, arguments.get("checkpoint_interval", longest))
 
 
 def without_products(definition: Definition) -> str | None:

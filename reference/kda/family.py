@@ -24,7 +24,9 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     elif call.definition.stage in ("backward", "chunk_stage", "layer"):
         from gdnspec.family import rounded_products
 
-        yield from rounded_products(call.second, call.arguments, call.strict)
+        bounds = call.arguments.get("cu_seqlens")
+        longest = None if bounds is None else int(max(bounds.diff().tolist(), default=0))
+        yield from rounded_products(call.second, call.arguments, call.strict, longest)
     else:
         from .emulators import emulate
 

@@ -5,6 +5,10 @@ factor: to either operand, before or after rounding. Operands are therefore also
 which gives errors of the same size at other places; a single emulator would be a matter of luck. For strict workloads,
 every operand is a sum of two bfloat16 terms.
 
+Where no piece of the tokens is longer than a chunk, larger chunks are the same computation. Each chunk size then has
+multiples of its own. Otherwise the same three errors would stand behind a budget three times, and a gradient that
+cancels in a short sequence leaves an honest kernel with more than twice the largest of three.
+
 What several kernels hand on through memory, such as the states at the edges of chunks and their gradients, is in the
 operands' type there, also where no product takes it: a reference that takes `stored` applies it to that. Of chunks of
 less than 64 tokens nobody keeps so much: there `stored` changes nothing.
@@ -21,13 +25,20 @@ gradient with few elements, such as dA_log, had an error that differed by a quar
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
+NAME = "bfloat16_products"
+# A chunk size that cuts the tokens in a way of its own has the first three. Of sizes that cut them in the same way the
+# second has the next three, and so on.
+MULTIPLES = (
+    {"": 1.0, "_5_4": 1.25, "_3_2": 1.5},
+    {"_9_8": 1.125, "_11_8": 1.375, "_13_8": 1.625},
+    {"_7_4": 1.75, "_15_8": 1.875, "_17_16": 1.0625},
+)
 CHUNKS = (16, 64, 128)
 KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
@@ -38,28 +49,46 @@ ROUNDED_BY_NOBODY = {
 }  # fmt: skip
 
 
-def family(strict: bool, chunked: bool) -> list[str]:
-    """The names of the emulators of an ordinary or a strict workload. `chunked`: the reference takes a `chunk_size`,
-    and runs with each size."""
-    sizes = [f"chunk_{size}_" for size in CHUNKS] if chunked else [""]
-    return [size + name + ("_two_terms" if strict else "") for size in sizes for name in MULTIPLES]
+class Draw(NamedTuple):
+    """One emulator: its name, its chunk size, and the multiple of themselves as which operands are rounded."""
+
+    name: str
+    size: int | None
+    multiple: float
+
+
+def draws(strict: bool, chunked: bool, longest: int | None = None) -> list[Draw]:
+    """The emulators of an ordinary or a strict workload, no two of them the same computation. `chunked`: the reference
+    takes a `chunk_size`, and runs with each size. `longest`: see `rounded_products`."""
+    found: list[Draw] = []
+    seen: list[int | None] = []
+    for size in CHUNKS if chunked else (None,):
+        together = size if size is None or longest is None else min(size, longest)
+        prefix = "" if size is None else f"chunk_{size}_"
+        for ending, multiple in MULTIPLES[seen.count(together)].items():
+            found.append(Draw(f"{prefix}{NAME}{ending}{'_two_terms' * strict}", size, multiple))
+        seen.append(together)
+    return found
 
 
 def rounded_products(
-    reference: Callable[..., tuple[Tensor, ...] | Tensor], arguments: dict[str, Any], strict: bool
+    reference: Callable[..., tuple[Tensor, ...] | Tensor],
+    arguments: dict[str, Any],
+    strict: bool,
+    longest: int | None = None,
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored."""
-    chunked = takes_chunks(reference)
-    names = iter(family(strict, chunked))
-    for size in CHUNKS if chunked else (None,):
-        for multiple in MULTIPLES.values():
-            terms = 2 if strict else 1
-            more: dict[str, Any] = {} if size is None else {"chunk_size": size}
-            if "stored" in inspect.signature(reference).parameters and (size or KEPT) >= KEPT:
-                more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
-            with _Rounded(multiple, terms, vectors=chunked):
-                values = reference(**arguments, **more)
-            yield next(names), (values,) if isinstance(values, Tensor) else values
+    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored. `longest`: the
+    most tokens that the reference cuts into chunks together, such as those of the longest sequence. Without it no piece
+    counts as shorter than a chunk."""
+    chunked, takes_stored = takes_chunks(reference), "stored" in inspect.signature(reference).parameters
+    terms = 2 if strict else 1
+    for name, size, multiple in draws(strict, chunked, longest):
+        more: dict[str, Any] = {} if size is None else {"chunk_size": size}
+        if takes_stored and (size or KEPT) >= KEPT:
+            more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
+        with _Rounded(multiple, terms, vectors=chunked):
+            values = reference(**arguments, **more)
+        yield name, (values,) if isinstance(values, Tensor) else values
 
 
 def takes_chunks(reference: Callable[..., Any]) -> bool:
