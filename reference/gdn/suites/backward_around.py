@@ -148,8 +148,8 @@ CONV_BACKWARD = {
 # --- of the layer -----------------------------------------------------------------------------------------------
 
 LAYER_SEEDS = {
-    "ragged": 1, "shorter": 2, "k64_v120": 1, "only_required": 2, "large_states": 1, "long": 2, "many": 1,
-    "regime_large_initial_state": 2, "regime_huge_cotangents": 1, "regime_sparse_gates": 2, "without_dht": 1,
+    "ragged": 1, "shorter": 7, "k64_v120": 1, "only_required": 2, "large_states": 2, "long": 2, "many": 1,
+    "regime_large_initial_state": 2, "regime_huge_cotangents": 1, "regime_sparse_gates": 16, "without_dht": 10,
     "qwen3_next_tp4_1x1024": 2,
 }  # fmt: skip
 
@@ -171,7 +171,7 @@ def layer_backward_conformance() -> Iterator[Line]:
     yield prefill("long", SMALL_128, "typical", (300,), covers="many chunks")
     yield prefill("many", SMALL, "typical", (5,) * 34, covers="sums over more sequences than a block of them")
     for regime in ("large_initial_state", "tiny_cotangents", "huge_cotangents", "sparse_gates"):
-        lengths = (40 if regime == "sparse_gates" else 65, 9, 20)
+        lengths = (16 if regime == "sparse_gates" else 65, 9, 20)
         yield prefill(f"regime_{regime}", GROUPS, regime, lengths, covers=f"the regime {regime}")
     yield prefill("without_dht", GROUPS, "typical", (20, 9, 33), omit=["dht"], covers="dht absent: zeros")
     yield prefill("without_dconv", GROUPS, "typical", (20, 2, 9), omit=["dconv_ht"], covers="dconv_ht absent: zeros")

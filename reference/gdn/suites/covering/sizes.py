@@ -117,8 +117,9 @@ def _call(published: Published, axis: str, wanted: int, lacking: list[tuple[str,
         lengths = [1] * min(2, wanted - 1 - padding(published.definition))
         slots = wanted
     if axis == "num_seqs" and published.definition.stage == "backward":
-        # Of one token a gradient of a gate is one number: of a thousand numbers, rounding leaves nothing of one.
-        lengths = [length and 2 + length for length in lengths]
+        # Of one token a gradient of a gate is one number: of a thousand numbers, rounding leaves nothing of one. Of
+        # hundreds of sequences it leaves too little of one that has three.
+        lengths = [length and (2 if wanted < 512 else 4) + length for length in lengths]
     short = [size for each, size in lacking if each == LONGEST and size <= 65]
     if axis == "num_seqs" and short:
         lengths[0] = short[0]
