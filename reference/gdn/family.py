@@ -46,7 +46,7 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
-        yield from rounded_products(call.second, call.arguments, call.strict, longest_piece(call))
+        yield from rounded_products(call.second, call.arguments, call.strict, shortest_piece(call))
     else:
         from .emulators import emulate, emulate_padded, emulate_pool, family
 
@@ -55,13 +55,14 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
         yield from run(call.definition, call.arguments, family(call.strict))
 
 
-def longest_piece(call: Emulated) -> int | None:
-    """The most tokens that are cut into chunks together, of a sequence or between two given states, where this decides
-    which emulators there are: for gradients, which may cancel."""
+def shortest_piece(call: Emulated) -> int | None:
+    """The fewest tokens that are cut into chunks by themselves, of a sequence or behind the last state given, where
+    this decides which emulators there are: for gradients, which may cancel."""
     if call.definition.stage != "backward":
         return None
-    longest = int(max(call.arguments["cu_seqlens"].diff().tolist(), default=0))
-    return min(longest, call.arguments.get("checkpoint_interval", longest))
+    lengths = [length for length in call.arguments["cu_seqlens"].diff().tolist() if length]
+    interval = call.arguments.get("checkpoint_interval", max(lengths, default=0))
+    return min((length % interval or interval for length in lengths), default=None)
 
 
 def without_products(definition: Definition) -> str | None:

@@ -25,8 +25,8 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
         from gdnspec.family import rounded_products
 
         gradients = call.definition.stage == "backward"  # which may cancel, so that few errors say little
-        longest = int(max(call.arguments["cu_seqlens"].diff().tolist(), default=0)) if gradients else None
-        yield from rounded_products(call.second, call.arguments, call.strict, longest)
+        lengths = [length for length in call.arguments["cu_seqlens"].diff().tolist() if length] if gradients else []
+        yield from rounded_products(call.second, call.arguments, call.strict, min(lengths, default=None))
     else:
         from .emulators import emulate
 

@@ -5,9 +5,9 @@ factor: to either operand, before or after rounding. Operands are therefore also
 which gives errors of the same size at other places; a single emulator would be a matter of luck. For strict workloads,
 every operand is a sum of two bfloat16 terms.
 
-Where no piece of the tokens is longer than a chunk, larger chunks are the same computation. Each chunk size then has
-multiples of its own. Otherwise the same three errors would stand behind a budget three times, and a gradient that
-cancels in a short sequence leaves an honest kernel with more than twice the largest of three.
+A sequence that fits into the smaller chunk is the same computation with the larger one. Three different errors would
+then stand behind its part of a budget, and a gradient that cancels leaves an honest kernel with more than twice the
+largest of three. So there are more multiples where sequences are short: each is always rounded in nine ways.
 
 What several kernels hand on through memory, such as the states at the edges of chunks and their gradients, is in the
 operands' type there, also where no product takes it: a reference that takes `stored` applies it to that. Of chunks of
@@ -32,13 +32,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 NAME = "bfloat16_products"
-# A chunk size that cuts the tokens in a way of its own has the first three. Of sizes that cut them in the same way the
-# second has the next three, and so on.
-MULTIPLES = (
-    {"": 1.0, "_5_4": 1.25, "_3_2": 1.5},
-    {"_9_8": 1.125, "_11_8": 1.375, "_13_8": 1.625},
-    {"_7_4": 1.75, "_15_8": 1.875, "_17_16": 1.0625},
-)
+MULTIPLES = {"": 1.0, "_5_4": 1.25, "_3_2": 1.5}
+# By how many tokens a sequence has at most, in chunks of 64: two sizes of chunks are the same to it, or all three.
+OF_SHORT = {64: {"_9_8": 1.125, "_11_8": 1.375, "_13_8": 1.625}, 16: {"_7_4": 1.75, "_15_8": 1.875, "_17_16": 1.0625}}
 CHUNKS = (16, 64, 128)
 KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
@@ -57,32 +53,31 @@ class Draw(NamedTuple):
     multiple: float
 
 
-def draws(strict: bool, chunked: bool, longest: int | None = None) -> list[Draw]:
-    """The emulators of an ordinary or a strict workload, no two of them the same computation. `chunked`: the reference
-    takes a `chunk_size`, and runs with each size. `longest`: see `rounded_products`."""
-    found: list[Draw] = []
-    seen: list[int | None] = []
-    for size in CHUNKS if chunked else (None,):
-        together = size if size is None or longest is None else min(size, longest)
-        prefix = "" if size is None else f"chunk_{size}_"
-        for ending, multiple in MULTIPLES[seen.count(together)].items():
-            found.append(Draw(f"{prefix}{NAME}{ending}{'_two_terms' * strict}", size, multiple))
-        seen.append(together)
-    return found
+def draws(strict: bool, chunked: bool, shortest: int | None = None) -> list[Draw]:
+    """The emulators of an ordinary or a strict workload. `chunked`: the reference takes a `chunk_size`, and runs with
+    each size. `shortest`: see `rounded_products`."""
+    runs: list[tuple[int | None, dict[str, float]]] = [(size, MULTIPLES) for size in (CHUNKS if chunked else (None,))]
+    if chunked and shortest is not None:
+        runs += [(KEPT, multiples) for most, multiples in OF_SHORT.items() if shortest <= most]
+    return [
+        Draw(f"{'' if size is None else f'chunk_{size}_'}{NAME}{ending}{'_two_terms' * strict}", size, multiple)
+        for size, multiples in runs
+        for ending, multiple in multiples.items()
+    ]
 
 
 def rounded_products(
     reference: Callable[..., tuple[Tensor, ...] | Tensor],
     arguments: dict[str, Any],
     strict: bool,
-    longest: int | None = None,
+    shortest: int | None = None,
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored. `longest`: the
-    most tokens that the reference cuts into chunks together, such as those of the longest sequence. Without it no piece
-    counts as shorter than a chunk."""
+    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored. `shortest`:
+    the fewest tokens that the reference cuts into chunks by themselves, such as those of the shortest sequence that is
+    not empty. Without it no sequence counts as short."""
     chunked, takes_stored = takes_chunks(reference), "stored" in inspect.signature(reference).parameters
     terms = 2 if strict else 1
-    for name, size, multiple in draws(strict, chunked, longest):
+    for name, size, multiple in draws(strict, chunked, shortest):
         more: dict[str, Any] = {} if size is None else {"chunk_size": size}
         if takes_stored and (size or KEPT) >= KEPT:
             more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
