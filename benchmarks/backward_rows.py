@@ -40,7 +40,8 @@ from gdnspec.catalog.solutions import load_variant
 from graph_times import Unrecorded, medians, recorded, said_of
 from prefill_rows import copy_rate, folder_of, short
 from prefill_shapes import PRODUCTS, Row, build_of, chosen
-from prefill_tables import Record, head, line, record, summary, tables
+from prefill_tables import KEYS, head, line, record, summary, tables
+from row_files import Record, made_with, refuse, said_with, shown
 
 DEFINITION, SETS, WINDOWS, CHUNK = "gdn_prefill_backward_k_last", 2, 7, 64
 OUTPUTS = ("dq", "dk", "dv", "dg", "dbeta", "dh0")
@@ -84,8 +85,8 @@ class Subject(Protocol):
 class Solution:
     """A solution, as the judge calls it."""
 
-    def __init__(self, name: str, build: Path, definition: str = DEFINITION) -> None:
-        folder = folder_of(name, "solutions")
+    def __init__(self, name: str, build: Path, definition: str = DEFINITION, among: str = "solutions") -> None:
+        folder, self.among = folder_of(name, among), among
         solution = load_variant(folder, Path(name).name.partition(":")[2] or None)
         self.name, self.entry = short(name), solution.manifest.entries[definition]
         load = partial(load_function, folder, build_dir=build_of(build, folder, name), **solution.settings)
@@ -234,7 +235,7 @@ def measure_all(subjects: list[Subject], asked: list[Row], options: argparse.Nam
     device = torch.cuda.get_device_name()
     rate, records = copy_rate(device), list[Record]()
     print(f"{device}, copy {rate / 1e12:.2f} TB/s, gates {options.gates}; microseconds; peer: best of FlashQLA / "
-          f"{subjects[0].name}, share: of the bound\n")  # fmt: skip
+          f"{subjects[0].name}, share: of the bound\n{said_with(made_with())}\n")  # fmt: skip
     print(head(subject.name for subject in subjects) + f"{'MB':>7}")
     for row in asked:
         us, allocated = measure(subjects, row, options)
@@ -266,10 +267,7 @@ def parsed() -> tuple[argparse.ArgumentParser, argparse.Namespace]:
 def main() -> None:
     parser, options = parsed()
     if options.show:
-        missing = [str(file) for file in options.show if not file.is_file()]
-        if missing:
-            parser.error(f"--show: there is no file {missing[0]}; --json writes one")
-        print(tables([json.loads(text) for file in options.show for text in file.read_text().splitlines()]))
+        print(tables(shown(parser, options.show, KEYS)))
         return
     asked = chosen(options.rows)
     names = [name for name in options.solutions.split(",") if name]
@@ -277,8 +275,9 @@ def main() -> None:
         parser.error(f"--rows: no row has one of {options.rows!r} in its name; --rows d64 takes heads of 64")
     if not names:
         parser.error("--solutions: name one at least, such as triton_backward")
+    refuse(parser, options, [folder_of(name, "solutions") for name in names])
     if not torch.cuda.is_available():
-        raise SystemExit("backward_rows.py: needs a CUDA GPU")
+        raise SystemExit("backward_rows.py: needs a CUDA GPU; --show prints what was measured on another machine")
     if options.jobs > 0:
         compile_before(asked, options)
     with tempfile.TemporaryDirectory() as scratch:

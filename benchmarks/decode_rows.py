@@ -23,6 +23,7 @@ from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
 from prefill_rows import folder_of
 from prefill_shapes import build_of
+from row_files import made_with, refuse, said_with
 
 HERE = Path(__file__).resolve().parent
 FEW = 1200  # pairs: past these a wave is a small part of a call
@@ -66,7 +67,8 @@ def measure(
     us = in_turns(subjects | moved, ring.rounds)
     copy = min(us[shape] for shape in moved)
     found = {name: us[name] for name in peers if name in us}
-    return {**row._asdict(), "device": torch.cuda.get_device_name(), "us": us[mine], "copy": copy, "peers": found}
+    return {**row._asdict(), "device": torch.cuda.get_device_name(), "us": us[mine], "copy": copy, "peers": found,
+            **made_with()}  # fmt: skip
 
 
 def main() -> None:
@@ -77,13 +79,15 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="past 1,200 (row, head) pairs, only one row in so many")
     parser.add_argument("--json", type=Path, help="append a line a row")
     options = parser.parse_args()
+    peers = [folder_of(name, "peers") for name in options.against.split(",") if name]
+    refuse(parser, options, [folder_of(options.solution, "solutions"), *peers])
     if not torch.cuda.is_available():
         raise SystemExit("decode_rows.py: needs a CUDA GPU")
     device = torch.cuda.get_device_properties(0)
     many, records = device.multi_processor_count, []
     asked = [row for row in rows(many) if any(text in row.name for text in options.rows.split(","))]
     asked = [row for n, row in enumerate(asked) if row.batch * row.heads[1] <= FEW or n % options.every == 0]
-    print(f"{device.name}, {many} multiprocessors; microseconds; allowed: by the copy\n")
+    print(f"{device.name}, {many} multiprocessors; microseconds; allowed: by the copy\n{said_with(made_with())}\n")
     print(f"{'':28}{'copy':>9}{'allowed':>9}{options.solution[-16:]:>17}  peers")
     with tempfile.TemporaryDirectory() as scratch:
         build = Path(scratch)

@@ -35,7 +35,8 @@ from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
 from gdnspec.catalog.solutions import load_variant
 from prefill_shapes import COPY_RATES, Row, bound, build_of, chosen
-from prefill_tables import head, line, record, summary, tables
+from prefill_tables import KEYS, head, line, record, summary, tables
+from row_files import made_with, refuse, said_with, shown
 
 HERE = Path(__file__).resolve().parent
 DEFINITION, SETS, CALLS, WINDOWS = "gdn_prefill_k_last", 2, 6, 7
@@ -191,7 +192,8 @@ def loaded(mine: list[str], peers: list[str], build: Path) -> list[Subject]:
 def measure_all(subjects: list[Subject], asked: list[Row], peers: list[str], decay: float, file: Path | None) -> None:
     device, records = torch.cuda.get_device_name(), []
     rate = copy_rate(device)
-    print(f"{device}, copy {rate / 1e12:.2f} TB/s; peer: best of those / this, share: of the bound\n")
+    print(f"{device}, copy {rate / 1e12:.2f} TB/s; peer: best of those / this, share: of the bound")
+    print(f"{said_with(made_with())}\n")
     print(head(subject.name for subject in subjects))
     for row in asked:
         found = measure(subjects, row, decay)
@@ -219,15 +221,20 @@ def main() -> None:
     parser.add_argument("--once", action="store_true", help="one call of each on each row; nothing is timed")
     options = parser.parse_args()
     if options.show:
-        print(tables([json.loads(text) for file in options.show for text in file.read_text().splitlines()]))
+        print(tables(shown(parser, options.show, KEYS)))
         return
     asked = chosen(options.rows)
     if not asked:
-        raise SystemExit(f"prefill_rows.py: no group and no name of a row has one of {options.rows!r}")
-    if not torch.cuda.is_available():
-        raise SystemExit("prefill_rows.py: needs a CUDA GPU")
+        parser.error(f"--rows: no group and no name of a row has one of {options.rows!r}")
     mine = [name for name in options.solutions.split(",") if name]
     peers = [name for name in options.against.split(",") if name]
+    if not mine and not options.once:
+        parser.error("--solutions: name one at least, such as hopper_prefill")
+    refuse(
+        parser, options, [folder_of(name, "solutions") for name in mine] + [folder_of(name, "peers") for name in peers]
+    )
+    if not torch.cuda.is_available():
+        raise SystemExit("prefill_rows.py: needs a CUDA GPU; --show prints what was measured on another machine")
     if options.jobs > 0:
         compile_before(asked, peers, options.decay, options.jobs)
     with tempfile.TemporaryDirectory() as scratch:

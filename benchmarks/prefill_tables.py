@@ -3,17 +3,17 @@
 import math
 import statistics
 from collections.abc import Iterable
-from typing import Any
 
 from prefill_shapes import Row, rows
+from row_files import Record, made_with, said_with
 
-Record = dict[str, Any]  # a row on a device: a line of the file that --json writes
+KEYS = ("device", "group", "row", "bound", "us", "peers")  # that a table needs
 
 
 def record(row: Row, device: str, least: float, us: dict[str, tuple[float, str]], peers: list[str]) -> Record:
     """The first name in `us` is that of the solution which the others are compared with."""
     return {"device": device, "group": row.group, "row": row.name, "heads": row.heads, "lengths": row.lengths,
-            "head_size": row.head_size, "bound": least, "us": us, "peers": peers}  # fmt: skip
+            "head_size": row.head_size, "bound": least, "us": us, "peers": peers, **made_with()}  # fmt: skip
 
 
 def ratio(found: Record) -> float:
@@ -64,11 +64,10 @@ def tables(records: list[Record]) -> str:
     for device in dict.fromkeys(found["device"] for found in records):
         last = {found["row"]: found for found in records if found["device"] == device}
         own = [last[row.name] for row in rows() if row.name in last]
-        columns = None
+        before = None
         for found in own:
-            if columns != list(found["us"]):  # other solutions from here on
-                columns = list(found["us"])
-                text += [device, "", head(columns)]
+            if before != (before := (list(found["us"]), said_with(found))):  # others from here on
+                text += [device, *filter(None, before[1:]), "", head(before[0])]
             text.append(line(found))
         text += ["", *summary(own, device), ""]
     return "\n".join(text)

@@ -29,7 +29,8 @@ import backward_rows as backward
 import prefill_rows as prefill
 import prefill_shapes as shapes
 import torch
-from prefill_tables import Record, head, line, ratio, record, share
+from prefill_tables import KEYS, head, line, ratio, record, share
+from row_files import Record, made_with, refuse, said_with, shown
 
 ROWS = "long,short 64x128,short 256x128,short 100x300,short 48x512"
 GATES = ("decay", "typical")
@@ -145,11 +146,10 @@ def tables(records: list[Record]) -> str:
     for device in dict.fromkeys(x["device"] for x in records):
         last = {(x["row"], x["gates"]): x for x in records if x["device"] == device}
         own = list(last.values())
-        columns = None
+        before = None
         for x in own:
-            if columns != list(x["us"]):
-                columns = list(x["us"])
-                text += [device, "", f"{head(columns)}  gates"]
+            if before != (before := (list(x["us"]), said_with(x))):
+                text += [device, *filter(None, before[1:]), "", f"{head(before[0])}  gates"]
             text.append(f"{line(x)}  {x['gates']}")
         text.append("")
         text += [said_of_all([x for x in own if x["gates"] == gates], f"{device}, {gates} gates") for gates in GATES]
@@ -162,6 +162,7 @@ def measure_all(subjects: list[Any], asked: list[shapes.Row], options: argparse.
     rate, records = prefill.copy_rate(device), list[Record]()
     print(
         f"{device}, copy {rate / 1e12:.2f} TB/s; microseconds; peer: best of FlashQLA / gdnspec, share: of the bound\n"
+        f"{said_with(made_with())}\n"
     )
     print(f"{head(subject.name for subject in subjects)}  gates")
     for row in asked:
@@ -194,10 +195,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0, help="compile in so many processes before anything is timed")
     options = parser.parse_args()
     if options.show:
-        missing = [str(file) for file in options.show if not file.is_file()]
-        if missing:
-            parser.error(f"--show: there is no file {missing[0]}; --json writes one")
-        print(tables([json.loads(text) for file in options.show for text in file.read_text().splitlines()]))
+        print(tables(shown(parser, options.show, [*KEYS, "gates"])))
         return
     asked = shapes.chosen(options.rows)
     unknown = [gates for gates in options.gates.split(",") if gates not in GATES]
@@ -207,8 +205,12 @@ def main() -> None:
         )
     if unknown:
         parser.error(f"--gates: {unknown[0]!r} is neither decay nor typical")
+    wrong = [text for text in options.kept if not text.isdecimal() or int(text) == 0 or int(text) % 64]
+    if wrong:
+        parser.error(f"--kept: {wrong[0]!r} is no positive multiple of 64")
+    refuse(parser, options, [prefill.folder_of(name, "solutions") for name in (options.forward, options.backward)])
     if not torch.cuda.is_available():
-        raise SystemExit("training_rows.py: needs a CUDA GPU")
+        raise SystemExit("training_rows.py: needs a CUDA GPU; --show prints what was measured on another machine")
     with tempfile.TemporaryDirectory() as scratch:
         build = options.build or Path(scratch)
         if (

@@ -109,6 +109,8 @@ def arguments(words: list[str] | None) -> argparse.Namespace:
         given = getattr(args, name)
         if given is not None and given < 1:
             parser.error(f"--{name.replace('_', '-')}: {given} is less than 1")
+    if args.length < 2:
+        parser.error("--length: a sequence of one token has none to predict; give 2 or more")
     if not 0 < args.rate <= 1:
         parser.error(f"--rate: {args.rate:g} is no rate of learning; give one above 0 and at most 1")
     if args.length >= args.text:

@@ -89,8 +89,12 @@ class Call:
         if max(q.shape[-1], v.shape[-1]) > LONGEST_HEAD:
             return f"gdnspec's kernels need heads of at most {LONGEST_HEAD}, got {q.shape[-1]} and {v.shape[-1]}"
         floats = (q, self.k, v, self.g, self.beta, self.initial_state, self.A_log, self.dt_bias)
-        if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in floats):
-            return "gdnspec's kernels compute no gradients"
+        if not torch.is_grad_enabled() or not any(x is not None and x.requires_grad for x in floats):
+            return None
+        if q.shape[-1] != v.shape[-1]:
+            return f"gdnspec's kernels need heads of one size for gradients, got {q.shape[-1]} and {v.shape[-1]}"
+        if torch.cuda.get_device_capability(q.device)[0] != 9:
+            return "gdnspec's gradients were tried on Hopper alone"
         return None
 
     def served(self) -> tuple[Tensor, Tensor | None]:
@@ -117,12 +121,12 @@ class Call:
 
 @register_backend("gated_delta_rule")
 class GdnspecBackend(BaseBackend):
-    """Forward passes on a GPU, and everything on a CPU, where FLA has no kernels."""
+    """Forward passes on a GPU, gradients on Hopper too, and everything on a CPU, where FLA has no kernels."""
 
     backend_type = "gdnspec"
     package_name = "gdnspec"
     env_var = "FLA_GDNSPEC"
-    priority = 2  # lower is earlier: FlashQLA, which computes gradients as well, has 3
+    priority = 2  # lower is earlier: FlashQLA has 3
     registered = True
 
     def is_enabled(self) -> bool:

@@ -5,6 +5,7 @@
 //   row g, g + 8:  lane 4 g + t has channels 64 j + 16 t + i, for i below 16
 #pragma once
 #include "code_rows.cuh"
+#include "copies.cuh"
 #include "halves.cuh"
 
 namespace {
@@ -100,8 +101,11 @@ struct TwoRows {
   float unit[2];  // the row's scale; after a step, the new one
   float v[2], o[2];
 
-  // One token on. `of_k`: k's first channel in memory.
-  __device__ __forceinline__ void step(const KeyAndQuery<D>& x, const HeadFactors& head, const bf16* of_k) {
+  // One token on. `key()`: k's first channel in memory. `codes`, `scale`: where words and unit of the first row stay in shared
+  // memory; `write`: a place for a number of it. The second row is eight rows on.
+  template <class Key>
+  __device__ __forceinline__ void step(const KeyAndQuery<D>& x, const HeadFactors& head, Key key, uint32_t codes,
+                                       const float* scale, float* write) {
     uint32_t pairs[2][J][8];
 #pragma unroll
     for (int r = 0; r < 2; ++r) to_pairs(words[r], pairs[r]);
@@ -111,8 +115,8 @@ struct TwoRows {
 #pragma unroll
       for (int j = 0; j < J; ++j) multiply_8(sums[j], pairs[0][j][n], pairs[1][j][n], x.columns[j][n], sums[j]);
     }
-    float kept[2], write[2], add[2];
-    bool usual = true;
+    float kept[2], add[2], writes[2];
+    bool all = true;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float held = sums[0][2 * r], seen = sums[0][2 * r + 1];
@@ -121,19 +125,25 @@ struct TwoRows {
       const float u = head.beta * fmaf(-head.held, unit[r] * held, v[r]);
       o[r] = fmaf(u, head.product, head.seen * (unit[r] * seen));
       kept[r] = head.alpha * unit[r];
-      write[r] = u * head.k;
-      add[r] = write[r] * x.k_unit * inverse_of(kept[r]);
-      usual &= is_usual(kept[r], write[r]) && fabsf(add[r]) <= 0x1p15f;  // a half holds the sum
+      writes[r] = u * head.k;
+      add[r] = writes[r] * x.k_unit * inverse_of(kept[r]);
+      all &= is_usual_row(kept[r], writes[r], add[r]);
     }
-    float S[2][J][16];
-    if (__all_sync(kAllLanes, usual)) {
+    all = __all_sync(kAllLanes, all);
+    if (!all && threadIdx.x % 4 == 0) write[0] = writes[0], write[8] = writes[1];
+    {
+      float S[2][J][16];
       renew(S, pairs, add, x.spread);
 #pragma unroll
-      for (int r = 0; r < 2; ++r) quantise(r, S[r], kept[r]);
-    } else {
-      renew_plainly(S, kept, write, of_k);
+      for (int r = 0; r < 2; ++r) quantise(S[r], kept[r], words[r], unit[r]);
+    }
+    // Only rows that are not usual themselves, not all of the warp: a row has the same bits beside any other rows. What this
+    // takes is not kept in registers for it.
+    if (!all) {
+      __syncwarp();
+      const bf16* const of_k = key();
 #pragma unroll
-      for (int r = 0; r < 2; ++r) quantise(r, S[r], 1.f);
+      for (int r = 0; r < 2; ++r) renew_plainly(r, x, head.alpha * scale[8 * r], write[8 * r], of_k, codes + 8 * r * D);
     }
   }
 
@@ -171,35 +181,49 @@ struct TwoRows {
     }
   }
 
-  // Where a row has no usual unit: S' = kept S + u k. What this takes is not kept in registers for it.
-  __device__ __forceinline__ void renew_plainly(float (&S)[2][J][16], const float (&kept)[2], const float (&write)[2],
-                                                const bf16* of_k) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      uint4 again[J];
-#pragma unroll
-      for (int j = 0; j < J; ++j) {
-        again[j] = make_uint4(anew(words[r][j].x), anew(words[r][j].y), anew(words[r][j].z), anew(words[r][j].w));
-      }
-      uint32_t pairs[J][8];
-      to_pairs(again, pairs);
-#pragma unroll
-      for (int j = 0; j < J; ++j) {
-        Packed<16> k_words;
-        float k[16];
-        k_words.load(of_k + 64 * j + 16 * (threadIdx.x % 4));
-        k_words.widen_to(k);
-#pragma unroll
-        for (int n = 0; n < 8; ++n) {
-          const float2 two = to_two_floats(pairs[j][n]);
-          S[r][j][2 * n] = fmaf(write[r], k[2 * n], kept[r] * two.x);
-          S[r][j][2 * n + 1] = fmaf(write[r], k[2 * n + 1], kept[r] * two.y);
-        }
-      }
-    }
+  // Whether a row goes by products: a half holds `add`.
+  static __device__ __forceinline__ bool is_usual_row(float kept, float write, float add) {
+    return is_usual(kept, write) && fabsf(add) <= 0x1p15f;
   }
 
-  __device__ __forceinline__ void quantise(int r, float (&S)[J][16], float now) {
+  // Row r anew, unless it is usual: S' = kept S + u k.
+  __device__ __forceinline__ void renew_plainly(int r, const KeyAndQuery<D>& x, float kept, float write, const bf16* of_k,
+                                                uint32_t codes) {
+    float S[J][16];
+#pragma unroll
+    for (int j = 0; j < J; ++j) {
+      keep_order();  // few registers at a time
+      const uint4 four = load_shared(codes + 64 * j);
+      const uint32_t words_of[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        uint32_t pairs[2];
+        codes_to_halves<E>(words_of[n], pairs[0], pairs[1]);
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          const float2 two = to_two_floats(pairs[m]);
+          S[j][4 * n + 2 * m] = kept * two.x, S[j][4 * n + 2 * m + 1] = kept * two.y;
+        }
+      }
+      keep_order();
+      Packed<16> k_words;
+      k_words.load(of_k + 64 * j + 16 * (threadIdx.x % 4));
+      float k[16];
+      k_words.widen_to(k);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) S[j][i] = fmaf(write, k[i], S[j][i]);
+    }
+    uint4 after[J];
+    float now;
+    quantise(S, 1.f, after, now);
+    if (is_usual_row(kept, write, write * x.k_unit * inverse_of(kept))) return;
+    unit[r] = now;
+#pragma unroll
+    for (int j = 0; j < J; ++j) words[r][j] = after[j];
+  }
+
+  // S in codes, and their scale. `unit`: what S is in.
+  static __device__ __forceinline__ void quantise(float (&S)[J][16], float unit, uint4 (&words)[J], float& scale) {
     float largest = 0.f;
 #pragma unroll
     for (int j = 0; j < J; ++j) {
@@ -210,13 +234,13 @@ struct TwoRows {
     for (int offset = 1; offset < 4; offset *= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
     }
-    const float factor = factor_of<E>(now, largest);
-    unit[r] = scale_of<E>(now, largest);
+    const float factor = factor_of<E>(unit, largest);
+    scale = scale_of<E>(unit, largest);
 #pragma unroll
     for (int j = 0; j < J; ++j) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) S[j][i] = __fmul_rn(S[j][i], factor);
-      words[r][j] = to_codes<E>(S[j]);
+      words[j] = to_codes<E>(S[j]);
     }
   }
 };

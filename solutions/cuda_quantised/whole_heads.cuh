@@ -1,7 +1,6 @@
 // Decode of very many heads: a block has one, all of which comes to shared memory by one copy. Sums and new states are products on
 // tensor cores.
 #pragma once
-#include "copies.cuh"
 #include "head_rows.cuh"
 
 namespace {
@@ -10,8 +9,9 @@ template <int D, int Warps, int Blocks>
 struct WholeTile {
   static constexpr int kThreads = 32 * Warps, kBlocks = Blocks, kTiles = 1, kRowsOfWarp = D / Warps;
   static_assert(kRowsOfWarp % kTileRows == 0);
-  // In shared memory, by bytes: codes, scales, v, and the barrier at which they arrive.
-  static constexpr int kScales = D * D, kV = kScales + 4 * D, kBarrier = kV + 2 * D, kShared = kBarrier + 16;
+  // In shared memory, by bytes: codes, scales, v, the barrier at which they arrive, and a number for each row.
+  static constexpr int kScales = D * D, kV = kScales + 4 * D, kBarrier = kV + 2 * D, kWrites = kBarrier + 16;
+  static constexpr int kShared = kWrites + 4 * D;
 };
 
 template <class E, int D, class Tile>
@@ -32,9 +32,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
   wait_for_previous();
   const RowSlots<Slots::kPool> row(p, 1);
-  const bf16* const of_k = p.k + token * p.qk_stride + blockIdx.y * D;
   typename KeyAndQuery<D>::Words words;
-  words.load(p.q + token * p.qk_stride + blockIdx.y * D, of_k);
+  words.load(p.q + token * p.qk_stride + blockIdx.y * D, p.k + token * p.qk_stride + blockIdx.y * D);
+  const auto key = [&] { return p.k + static_cast<int64_t>(anew(blockIdx.z)) * p.qk_stride + blockIdx.y * D; };
   const RawGates raw(p, token, h);
   keep_order();
   bf16* const output = p.output + (token * p.H + h) * D;
@@ -58,18 +58,20 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   float* const to_scales = p.scales + row.target(0) * p.scales_stride + h * D;
   const float* const scales = reinterpret_cast<const float*>(shared + Tile::kScales);
   const bf16* const v = reinterpret_cast<const bf16*>(shared + Tile::kV);
+  float* const writes = reinterpret_cast<float*>(shared + Tile::kWrites);
   const int first_row = static_cast<int>(threadIdx.x) / 32 * Tile::kRowsOfWarp;
 #pragma unroll 1
   for (int turn = 0; turn < Tile::kRowsOfWarp; turn += kTileRows) {
     const int channel = first_row + turn + lane / 4, part = channel * D + 16 * (lane % 4);
+    const uint32_t codes = shared_address(shared) + part;
     TwoRows<E, D> rows;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       rows.unit[r] = scales[channel + 8 * r], rows.v[r] = __bfloat162float(v[channel + 8 * r]);
 #pragma unroll
-      for (int j = 0; j < J; ++j) rows.words[r][j] = load_shared(shared_address(shared) + part + 8 * r * D + 64 * j);
+      for (int j = 0; j < J; ++j) rows.words[r][j] = load_shared(codes + 8 * r * D + 64 * j);
     }
-    rows.step(x, head, of_k);
+    rows.step(x, head, key, codes, scales + channel, writes + channel);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
 #pragma unroll

@@ -5,6 +5,7 @@ gets its gradient in float32.
 """
 
 import torch
+from checks import require, require_bounds, require_heads, without_rest
 from kernel import gradients
 from torch import Tensor
 
@@ -27,8 +28,15 @@ def through_l2_norm(y: Tensor, rstd: Tensor, dy: Tensor) -> Tensor:
 
 def raw_gates(q, k, v, a, b, A_log, dt_bias, cu_seqlens, initial_state, scale, use_qk_l2norm, do, dht):
     """gdn_prefill_backward_raw_gates."""
+    H, norm = require_heads(q, k, v), use_qk_l2norm is None or use_qk_l2norm
+    for name, x in (("a", a), ("b", b)):
+        require(name, x, (len(q), H))
+    for name, x in (("A_log", A_log), ("dt_bias", dt_bias)):
+        require(name, x, (H,))
+    _, total = require_bounds(cu_seqlens, len(q))
+    q, k, a, b = (without_rest(x, total) for x in (q, k, a, b))
     queries, keys = q.float(), k.float()
-    if use_qk_l2norm:
+    if norm:
         queries, rstd_q = l2_norm(queries)
         keys, rstd_k = l2_norm(keys)
     step = a.float() + dt_bias.float()
@@ -39,7 +47,7 @@ def raw_gates(q, k, v, a, b, A_log, dt_bias, cu_seqlens, initial_state, scale, u
     dq, dk, dv, dalpha, dbeta, dh0 = gradients(
         queries, keys, v.float(), alpha, beta, cu_seqlens, initial_state, scale, do, dht
     )  # fmt: skip
-    if use_qk_l2norm:
+    if norm:
         dq = through_l2_norm(queries, rstd_q, dq)
         dk = through_l2_norm(keys, rstd_k, dk)
     dg = alpha * dalpha
@@ -61,6 +69,8 @@ def silu_and_slope(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def gated_norm(x, z, weight, eps, do):
     """gdn_gated_rms_norm_backward."""
+    for name, given, shape in (("z", z, x.shape), ("weight", weight, x.shape[-1:]), ("do", do, x.shape)):
+        require(name, given, shape)
     rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + (1e-6 if eps is None else eps))
     normed, dy = x.float() * rstd, do.float()
     gate, slope = silu_and_slope(z.float())
@@ -77,8 +87,13 @@ def gated_norm(x, z, weight, eps, do):
 
 def convolution(x, weight, bias, cu_seqlens, initial_state, do, dht):
     """gdn_conv1d_backward. All sequences at once: each tap is a gather forwards, and a sum into the same rows back."""
-    (C, W), N, device = weight.shape, cu_seqlens.numel() - 1, x.device
+    (C, W), N, device = weight.shape, require_bounds(cu_seqlens, len(x))[0], x.device
     kept, lengths = W - 1, cu_seqlens.diff()
+    for name, given in (("x", x), ("do", do)):
+        require(name, given, (len(x), C))
+    for name, given in (("initial_state", initial_state), ("dht", dht)):
+        require(name, given, (N, C, kept))
+    require("bias", bias, (C,))
     zeros = torch.zeros(N, C, kept, device=device)
     state = zeros if initial_state is None else initial_state.float()
     after = zeros if dht is None else dht.float()

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import torch
+from checks import require, require_bounds, require_heads, without_rest
 from torch import Tensor
 
 CHUNK = 32
@@ -155,9 +156,14 @@ def gradients(
     known: Known = lambda n: {},
 ) -> Gradients:  # fmt: skip
     """All gradients, with states [V, K] and a linear gate. `known`: the states of a sequence (`sequence`)."""
-    H, T, K, V = max(q.shape[1], v.shape[1]), len(q), q.shape[-1], v.shape[-1]
+    H, T, K, V = require_heads(q, k, v), len(q), q.shape[-1], v.shape[-1]
     factor = K**-0.5 if scale is None else float(scale)
-    states = (cu_seqlens.numel() - 1, H, V, K)
+    states = (require_bounds(cu_seqlens, T)[0], H, V, K)
+    for name, x in (("g", alpha), ("beta", beta)):
+        require(name, x, (T, H))
+    require("do", do, (T, H, V))
+    for name, x in (("initial_state", initial_state), ("dht", dht)):
+        require(name, x, states)
 
     def of_heads(x: Tensor) -> Tensor:  # [T, heads, d] -> [H, T, d]
         return x.float().repeat_interleave(H // x.shape[1], dim=1).transpose(0, 1)
@@ -200,7 +206,14 @@ def backward_checkpoints(
     checkpoint_cu_starts: Tensor, checkpoint_interval: int,
 ) -> Gradients:  # fmt: skip
     """gdn_prefill_backward_checkpoints: states that the forward pass has left are not computed again."""
+    H, _ = require_heads(q, k, v), require_bounds(cu_seqlens, len(q))
     first = checkpoint_cu_starts.tolist()
+    if checkpoint_interval <= 0 or checkpoint_interval % 64:
+        raise ValueError(f"checkpoint_interval must be a positive multiple of 64; it is {checkpoint_interval}")
+    require("checkpoints", checkpoints, (len(checkpoints), H, v.shape[-1], q.shape[-1]))
+    counts = [length // checkpoint_interval for length in cu_seqlens.diff().tolist()]
+    if first[0] != 0 or checkpoint_cu_starts.diff().tolist() != counts or first[-1] != len(checkpoints):
+        raise ValueError(f"checkpoint_cu_starts must count {counts}, in all {len(checkpoints)}; it is {first}")
 
     def known(n: int) -> dict[int, Tensor]:
         rows = checkpoints[first[n] : first[n + 1]]
@@ -214,7 +227,9 @@ def backward_k_first(
     initial_state: Tensor | None, scale: float | None, do: Tensor | None, dht: Tensor | None,
 ) -> Gradients:  # fmt: skip
     """gdn_prefill_backward_k_first: states [K, V], and dg = alpha dalpha."""
-    alpha = None if g is None else g.float().exp()
+    require_heads(q, k, v)
+    _, total = require_bounds(cu_seqlens, len(q))
+    alpha = None if g is None else without_rest(g.float().exp(), total)
     S, D = (None if x is None else x.mT for x in (initial_state, dht))
     *others, dalpha, dbeta, dh0 = gradients(q, k, v, alpha, beta, cu_seqlens, S, scale, do, D)
     dq, dk, dv = others

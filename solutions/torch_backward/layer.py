@@ -2,6 +2,7 @@
 
 import torch
 from around import convolution, gated_norm, raw_gates, silu_and_slope
+from checks import require, require_bounds, without_rest
 from kernel import CHUNK, Tokens, forward, next_state, true_float32
 from torch import Tensor
 
@@ -13,6 +14,7 @@ def convolved(x: Tensor, weight: Tensor, cu_seqlens: Tensor, states: Tensor) -> 
         window = torch.cat([state.T, x[bounds[n] : bounds[n + 1]]])
         length = bounds[n + 1] - bounds[n]
         rows.append(sum(weight[:, tap] * window[tap : tap + length] for tap in range(taps)))
+    rows.append(torch.zeros_like(x[bounds[-1] :]))  # of no sequence
     return silu_and_slope(torch.cat(rows))[0]
 
 
@@ -38,6 +40,9 @@ def layer(
     conv_state, initial_state, do, dconv_ht, dht,
 ):  # fmt: skip
     """gdn_layer_backward."""
+    require("do", do, x.shape)
+    _, total = require_bounds(cu_seqlens, len(x))
+    x, do = without_rest(x, total), without_rest(do, total)
     X, dO, conv, S = (t.float() for t in (x, do, conv_state, initial_state.mT))
     W_qkv, W_z, W_a, W_b, W_conv, w, W_out = (
         t.float() for t in (qkv_weight, z_weight, a_weight, b_weight, conv_weight, norm_weight, out_weight)

@@ -112,8 +112,8 @@ def forward(
     stages = min(stages, MOVES_AHEAD) if name == "moves" else stages
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
         x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
-        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.falls, x.work.of_walk, checkpoints, first,
-        0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
+        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.diagonals, x.work.of_walk, checkpoints,
+        first, 0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
         PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums,
         **launch(warps, registers), **x.common,
@@ -138,7 +138,7 @@ def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, a
 def scan(x: Call, given, found, reverse: bool) -> None:
     D = x.size.D
     scan_kernel[(x.size.num_seqs * x.size.H * triton.cdiv(D, 64),)](
-        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.work.bounds, x.work.moves, x.work.falls, found,
+        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.work.bounds, x.work.moves, x.work.diagonals, found,
         H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first, OPERAND=x.common["OPERAND"],
         PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64, STAGES=ahead(2, x.q.device),
         SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),

@@ -65,7 +65,7 @@ class Workspace(NamedTuple):
     of_gradients: torch.Tensor
     bounds: torch.Tensor  # at the starts of segments, or the gradients at their ends, in float32
     moves: torch.Tensor
-    falls: torch.Tensor
+    diagonals: torch.Tensor
 
 
 OPERANDS = ("starts", "ends", "r", "dv", "inverse", "P", "later", "moves")  # the others are float32
@@ -78,7 +78,7 @@ def shapes(x: Problem, way: Way) -> dict[str, tuple[int, ...]]:
         "of_walk": (x.slots, x.H, x.value_slices, CHUNK),
         "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
     }  # fmt: skip
-    of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"falls": (x.segments, x.H)}
+    of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"diagonals": (x.segments, x.H, x.D)}
     if way.beside:  # the walk forward is two launches, too
         of_segments["bounds"] = (x.num_seqs, *states)
     of_tokens = dict.fromkeys(("r", "dv"), (x.total, x.H, x.D))

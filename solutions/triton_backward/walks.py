@@ -16,7 +16,7 @@ from rows import scaled, state_at, there_are, triangle
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "part", "many"])
 def forward_kernel(
     k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, dv_ptr, decay_ptr, initial_ptr, starts_ptr,
-    bounds_ptr, moves_ptr, falls_ptr, sums_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many,
+    bounds_ptr, moves_ptr, diagonals_ptr, sums_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
@@ -62,7 +62,6 @@ def forward_kernel(
     else:
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
-    fall = 1.0
     # What does not change from chunk to chunk is computed in each: held over the loop, it spills registers.
     for chunk in tl.range(from_chunk, chunks, num_stages=STAGES, disable_licm=True):
         token = start + chunk * C + t
@@ -94,19 +93,18 @@ def forward_kernel(
             x_at = (token * H + h)[:, None] * D + i[None, :]
             dV = tl.load(dv_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
             tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(r * dV, axis=1) * reciprocal)
-            # So far dv has the factor b. Where that is not beta, beta takes its place before gradients are found from it.
+            # So far dv has the factor b. Where that is not beta, beta takes its place, before gradients read dv.
             beta = tl.load(decay + 3 * C + t)
             tl.store(dv_ptr + x_at, (dV * (beta * reciprocal)[:, None]).to(OPERAND), mask=inside & (b != beta)[:, None])
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
-        if PASS == "moves":
-            fall *= gamma_C
     if PASS == "moves":
-        if identity:  # it is fall I + E: what no key touches decays in float32, and only E is rounded
-            E = tl.where(j[:, None] == i[None, :], S - fall, S)
-            tl.store(moves_ptr + bound, E.to(OPERAND), mask=there)
-            tl.store(falls_ptr + place * H + h, fall)
+        if identity:  # the diagonal stays in float32 (scan.py)
+            on = j[:, None] == i[None, :]
+            tl.store(moves_ptr + bound, tl.where(on, 0.0, S).to(OPERAND), mask=there)
+            diagonal = tl.sum(tl.where(on, S, 0.0), axis=0)
+            tl.store(diagonals_ptr + (place * H + h) * D + i, diagonal, mask=i < D)
         else:
             tl.store(bounds_ptr + bound, S, mask=there)
     elif PARTS > 1:  # the next launch goes on from there

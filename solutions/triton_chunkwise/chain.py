@@ -10,15 +10,10 @@ import triton.language as tl
 from chunks import sequence_of, slot_of, start_of
 
 
-@triton.jit
-def times(x, y):
-    return x * y
-
-
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "every"])
 def chain_kernel(
     q_ptr, k_ptr, cu_seqlens_ptr, total, num_seqs, u_ptr, w_ptr, P_ptr, decay_ptr, initial_ptr, states_ptr, moves_ptr,
-    falls_ptr, output_ptr, final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints, every,
+    diagonals_ptr, output_ptr, final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints, every,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_CHECKPOINTS: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
     PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
@@ -118,11 +113,10 @@ def chain_kernel(
         tl.store(final_ptr + state + state_at, S, mask=state_in)
     elif PASS == "segments":
         if identity:
-            c = tl.arange(0, SEGMENT)
-            gamma_C = tl.load(decay_ptr + ((slot + c) * H + h) * (2 * C) + C - 1, mask=c < chunks, other=1.0)
-            fall = tl.reduce(gamma_C, 0, times)
-            S = tl.where(i[:, None] == j[None, :], S - fall, S)
-            tl.store(moves_ptr + (segment * H + h) * (K_SIZE * K_SIZE) + kept_at, S.to(OPERAND), mask=state_in)
-            tl.store(falls_ptr + segment * H + h, fall)
+            on = i[:, None] == j[None, :]  # the diagonal stays in float32 (scan.py)
+            E = tl.where(on, 0.0, S).to(OPERAND)
+            tl.store(moves_ptr + (segment * H + h) * (K_SIZE * K_SIZE) + kept_at, E, mask=state_in)
+            diagonal = tl.sum(tl.where(on, S, 0.0), axis=1)
+            tl.store(diagonals_ptr + (segment * H + h) * K_SIZE + i, diagonal, mask=i_in)
         else:
             tl.store(states_ptr + kept_at, S, mask=state_in)

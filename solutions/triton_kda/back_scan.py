@@ -8,13 +8,17 @@ from chunks import slot_of, start_of
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def back_scan_kernel(
-    cu_seqlens_ptr, total, num_seqs, given_ptr, bounds_ptr, moves_ptr, falls_ptr, found_ptr,
+    cu_seqlens_ptr, total, num_seqs, given_ptr, bounds_ptr, moves_ptr, diagonals_ptr, found_ptr,
     H: tl.constexpr, D: tl.constexpr, HAS_GIVEN: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     STAGES: tl.constexpr, SEGMENT: tl.constexpr, REVERSE: tl.constexpr,
 ):  # fmt: skip
-    """A segment makes of a state S: M S + B, M = Diag(falls) + E, in the layout of back_walks.py. B [K, V] is what it
-    makes of nothing. The gradient dS goes the other way, by M^T, and what is left is dh0. In the place of B comes the
-    state from which back_walks.py goes on.
+    """A segment makes of a state S: M S + B, in the layout of back_walks.py. B [K, V] is what it makes of nothing. M is
+    Diag(d) + E, and only E is rounded. Where no key touches a channel, d is its decay, and E has zeros. Where keys
+    have replaced what was there, both are small. With a decay in the place of d, E would be as large as the decay
+    there, and so would be what rounding it leaves.
+
+    The gradient dS goes the other way, by M^T, and what is left is dh0. In the place of B comes the state from which
+    back_walks.py goes on.
     """
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -34,12 +38,12 @@ def back_scan_kernel(
             segment = segments - 1 - turn
         nth = (slot + segment) * H + h
         E = tl.load(moves_ptr + nth * (D * D) + j[:, None] * D + e[None, :], mask=inside, other=0.0)
-        fall = tl.load(falls_ptr + nth * D + j, mask=j < D, other=0.0)
+        d = tl.load(diagonals_ptr + nth * D + j, mask=j < D, other=0.0)
         at = bounds_ptr + nth * (D * D) + j[:, None] * D + i[None, :]
         B = tl.load(at, mask=there, other=0.0)
         if REVERSE:
             E = tl.trans(E)
-        after = tl.dot(E, S.to(tl.bfloat16), acc=S * fall[:, None] + B)
+        after = tl.dot(E, S.to(tl.bfloat16), acc=S * d[:, None] + B)
         tl.debug_barrier()  # all of B is read
         tl.store(at, S, mask=there)
         S = after

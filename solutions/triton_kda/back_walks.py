@@ -50,7 +50,7 @@ def rest_of(X):
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def states_kernel(
     v_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_k_ptr, to_end_ptr, fall_ptr, inverse_ptr, r_ptr, r_low_ptr,
-    initial_ptr, starts_ptr, start_low_ptr, bounds_ptr, moves_ptr, falls_ptr,
+    initial_ptr, starts_ptr, start_low_ptr, bounds_ptr, moves_ptr, diagonals_ptr,
     H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_INITIAL: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
@@ -82,7 +82,6 @@ def states_kernel(
     else:
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
-    falls = tl.full([BK], 1.0, dtype=tl.float32)
     of_values, keys_in = t[:, None] * (H * D) + i[None, :], tl.broadcast_to((j < D)[None, :], [C, BK])
     for chunk in tl.range(0, tl.cdiv(length, C), num_stages=STAGES):
         token, at = (start + chunk * C) * H + h, (slot + chunk) * H + h
@@ -113,12 +112,13 @@ def states_kernel(
             tl.store(r_low_ptr + token * D + of_values, low_bits(r, rounded), mask=inside)
         # S <- S Diag(gamma_C) + U^T (Gamma_C,: * K), U = diag(beta) r
         S = tl.dot(tl.trans(to_end), (r * beta[:, None]).to(tl.bfloat16), acc=S * fall[:, None])
-        falls *= fall
     if PASS == "moves":
-        if identity:  # it is Diag(falls) + E: what no key touches decays in float32, and only E is rounded
-            E = tl.where(j[:, None] == i[None, :], S - falls[:, None], S)
-            tl.store(moves_ptr + (place * H + h) * (D * D) + of_state, E.to(tl.bfloat16), mask=there)
-            tl.store(falls_ptr + (place * H + h) * D + j, falls, mask=j < D)
+        if identity:  # the diagonal stays in float32 (back_scan.py)
+            on = j[:, None] == i[None, :]
+            moves_ptr += (place * H + h) * (D * D)
+            tl.store(moves_ptr + of_state, tl.where(on, 0.0, S).to(tl.bfloat16), mask=there)
+            diagonal = tl.sum(tl.where(on, S, 0.0), axis=0)
+            tl.store(diagonals_ptr + (place * H + h) * D + i, diagonal, mask=i < D)
         else:
             tl.store(bounds_ptr + of_state, S, mask=there)
 

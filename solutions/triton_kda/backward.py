@@ -136,11 +136,11 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
     (total, H, D), num_seqs, BK = v.shape, len(dh0), padded(v.shape[2])
     segment = segment_of(num_seqs, H, total, D)
     places = triton.cdiv(total, CHUNK * segment) + num_seqs - 1 if segment else num_seqs
-    bounds = moves = falls = None
+    bounds = moves = diagonals = None
     if segment:
         bounds = v.new_empty((places, H, D, D), dtype=torch.float32)
         moves = torch.empty_like(bounds, dtype=torch.bfloat16)
-        falls = v.new_empty((places, H, D), dtype=torch.float32)
+        diagonals = v.new_empty((places, H, D), dtype=torch.float32)
     common = {"H": H, "D": D, "HAS_BETA": beta is not None, "C": CHUNK, "BK": BK, "SEGMENT": segment}
     from_q, from_k, to_end, _ = work.decayed
 
@@ -148,7 +148,7 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
         warps, BV, stages = cut.states
         states_kernel[(programs * H * triton.cdiv(D, BV),)](
             v, beta, cu_seqlens, total, num_seqs, from_k, to_end, work.fall, work.inverse, work.r, work.r_low,
-            initial_state, work.starts, work.start_low, bounds, moves, falls, HAS_INITIAL=initial_state is not None,
+            initial_state, work.starts, work.start_low, bounds, moves, diagonals, HAS_INITIAL=initial_state is not None,
             BV=BV, STAGES=stages, PASS=name, num_warps=warps, **common,
         )  # fmt: skip
 
@@ -163,7 +163,7 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
 
     def scan(state, found, reverse):
         back_scan_kernel[(num_seqs * H * triton.cdiv(D, 64),)](
-            cu_seqlens, total, num_seqs, state, bounds, moves, falls, found, H=H, D=D, HAS_GIVEN=state is not None,
+            cu_seqlens, total, num_seqs, state, bounds, moves, diagonals, found, H=H, D=D, HAS_GIVEN=state is not None,
             C=CHUNK, BK=BK, BV=64, STAGES=cut.states[2], SEGMENT=segment, REVERSE=reverse, num_warps=4,
         )  # fmt: skip
 

@@ -10,15 +10,11 @@ import triton.language as tl
 from chunks import sequence_of, slot_of, start_of
 
 
-@triton.jit
-def times(x, y):
-    return x * y
-
-
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "every"])
 def chain_kernel(
     cu_seqlens_ptr, total, num_seqs, u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, initial_ptr,
-    states_ptr, moves_ptr, falls_ptr, output_ptr, final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints, every,
+    states_ptr, moves_ptr, diagonals_ptr, output_ptr, final_ptr, scale, starts_ptr, checkpoints_ptr, num_checkpoints,
+    every,
     H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_CHECKPOINTS: tl.constexpr, K_FIRST: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
@@ -114,12 +110,10 @@ def chain_kernel(
         tl.store(final_ptr + state + state_at, S, mask=state_in)
     elif PASS == "segments":
         if identity:
-            c = tl.arange(0, SEGMENT)
-            each_at = ((slot + c) * H + h)[:, None] * K_SIZE + j[None, :]
-            each = tl.load(fall_ptr + each_at, mask=(c < chunks)[:, None] & j_in[None, :], other=1.0)
-            fall = tl.reduce(each, 0, times)
-            S = tl.where(i[:, None] == j[None, :], S - fall[None, :], S)
-            tl.store(moves_ptr + (segment * H + h) * (K_SIZE * K_SIZE) + kept_at, S.to(tl.bfloat16), mask=state_in)
-            tl.store(falls_ptr + (segment * H + h) * K_SIZE + j, fall, mask=j_in)
+            on = i[:, None] == j[None, :]  # the diagonal stays in float32 (scan.py)
+            E = tl.where(on, 0.0, S).to(tl.bfloat16)
+            tl.store(moves_ptr + (segment * H + h) * (K_SIZE * K_SIZE) + kept_at, E, mask=state_in)
+            diagonal = tl.sum(tl.where(on, S, 0.0), axis=1)
+            tl.store(diagonals_ptr + (segment * H + h) * K_SIZE + i, diagonal, mask=i_in)
         else:
             tl.store(states_ptr + kept_at, S, mask=state_in)

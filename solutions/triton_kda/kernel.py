@@ -129,16 +129,16 @@ def prefill(
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
     segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0
-    starts_of_segments, moves, falls = None, None, None
+    starts_of_segments, moves, diagonals = None, None, None
     if segments:
         starts_of_segments = q.new_empty((segments, H, K, K), dtype=torch.float32)
         moves = q.new_empty((segments, H, K, K))
-        falls = q.new_empty((segments, H, K), dtype=torch.float32)
+        diagonals = q.new_empty((segments, H, K), dtype=torch.float32)
 
     def walk(name, way, programs):
         chain_kernel[(programs * H * triton.cdiv(K, way.BV),)](
             cu_seqlens, total, num_seqs, output, w, from_start, to_end, P, fall, initial_state, starts_of_segments,
-            moves, falls, output, final_state, K**-0.5 if scale is None else float(scale),
+            moves, diagonals, output, final_state, K**-0.5 if scale is None else float(scale),
             starts, checkpoints, len(checkpoints) if kept else None, interval // CHUNK if kept else None,
             HAS_CHECKPOINTS=kept is not None, PASS=name, BV=way.BV, STAGES=way.stages, num_warps=way.warps,
             **states, **common,
@@ -150,7 +150,7 @@ def prefill(
     walk("segments", cut.segments, 2 * segments)
     way = cut.scan
     scan_kernel[(num_seqs * H * triton.cdiv(K, way.BV),)](
-        cu_seqlens, total, num_seqs, initial_state, starts_of_segments, moves, falls, final_state,
+        cu_seqlens, total, num_seqs, initial_state, starts_of_segments, moves, diagonals, final_state,
         BV=way.BV, STAGES=way.stages, num_warps=way.warps, **states, **common,
     )  # fmt: skip
     walk("outputs", cut.outputs, segments)

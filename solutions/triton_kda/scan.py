@@ -7,13 +7,15 @@ from chunks import slot_of, start_of
 
 @triton.jit(do_not_specialize=["total", "num_seqs"])
 def scan_kernel(
-    cu_seqlens_ptr, total, num_seqs, initial_ptr, states_ptr, moves_ptr, falls_ptr, final_ptr,
+    cu_seqlens_ptr, total, num_seqs, initial_ptr, states_ptr, moves_ptr, diagonals_ptr, final_ptr,
     H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, HAS_INITIAL: tl.constexpr, K_FIRST: tl.constexpr,
     C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr,
     STAGES: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
     """A segment makes of a state S: S M + B. B [V, K] is what it makes of nothing, M [K, K] what it makes of the
-    identity without u. M = Diag(fall) + E, so that what no key touches decays in float32, and only E is rounded.
+    identity without u. M is Diag(d) + E, and only E is rounded. Where no key touches a channel, d is its decay, and E
+    has zeros. Where keys have replaced what was there, both are small. With a decay in the place of d, E would be as
+    large as the decay there, and so would be what rounding it leaves.
 
     In the place of B comes the state at the segment's start.
     """
@@ -41,10 +43,10 @@ def scan_kernel(
         nth = (slot + segment) * H + h
         move_in = (j < K_SIZE)[:, None] & (j < K_SIZE)[None, :]
         E = tl.load(moves_ptr + nth * (K_SIZE * K_SIZE) + j[:, None] * K_SIZE + j[None, :], mask=move_in, other=0.0)
-        fall = tl.load(falls_ptr + nth * K_SIZE + j, mask=j < K_SIZE, other=0.0)
+        d = tl.load(diagonals_ptr + nth * K_SIZE + j, mask=j < K_SIZE, other=0.0)
         before, here = S, B
         B = tl.load(states_ptr + at + H * V_SIZE * K_SIZE, mask=state_in & (segment + 1 < segments), other=0.0)
-        S = tl.dot(S.to(tl.bfloat16), E, acc=S * fall[None, :] + here)
+        S = tl.dot(S.to(tl.bfloat16), E, acc=S * d[None, :] + here)
         tl.store(states_ptr + at, before, mask=state_in)
         at += H * V_SIZE * K_SIZE
     tl.store(final_ptr + state + state_at, S, mask=state_in)

@@ -40,6 +40,24 @@ def test_a_definition_has_its_reference_and_its_workloads() -> None:
     assert torch.equal(SPEC.reference(**wide)[0], case.expected()["output"])
 
 
+def test_expected_values_come_in_the_order_of_the_definition() -> None:
+    """Also from the cache, whose files have no order."""
+    spec = gdnspec.definition("gdn_prefill_backward_k_last")
+    case = spec.workload("one_cotangent")
+    assert [tuple(case.expected()) for _ in range(2)] == [spec.outputs] * 2
+
+
+@pytest.mark.parametrize("name", [DECODE, "gdn_prefill_backward_raw_gates", "kda_decode_k_last"])
+def test_a_switch_that_is_left_out_has_its_default_in_the_reference(name: str) -> None:
+    spec = gdnspec.definition(name)
+    inputs = min((case.inputs() for case in spec.workloads()), key=lambda inputs: inputs["q"].numel())
+    on, off, absent = (spec.reference(**inputs | {"use_qk_l2norm": x}) for x in (True, False, None))
+    assert not torch.equal(on[0], off[0])
+    assert all(torch.equal(x, y) for x, y in zip(absent, on, strict=True))
+    with pytest.raises(TypeError, match="missing a required argument: 'q'"):
+        spec.reference(k=inputs["k"])
+
+
 def test_the_same_workload_gives_the_same_bits() -> None:
     first, again = (SPEC.workload("batch_8").inputs()["q"] for _ in range(2))
     assert torch.equal(first, again)

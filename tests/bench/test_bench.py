@@ -521,13 +521,17 @@ def test_traces_are_never_appended_to_something_else(gdnspec: Run, tmp_path: Pat
     assert file.read_text() == "def run(): ...\n"
 
 
-@pytest.mark.parametrize(("slots", "calls"), [(83, 4096 // 80), (5000, None)])
-def test_a_ring_asks_no_wider_offsets_than_the_workload(slots: int, calls: int | None) -> None:
-    """A pool that all calls share has slots for each, yet stays below 2^31 elements where the workload's own does."""
+@pytest.mark.parametrize(
+    ("slots", "dtype", "calls"),
+    [(83, torch.float32, 4096 // 80), (5000, torch.float32, None), (83, torch.float8_e4m3fn, 4 * 4096 // 80)],
+)
+def test_a_ring_asks_no_wider_offsets_than_the_workload(slots: int, dtype: torch.dtype, calls: int | None) -> None:
+    """A pool that all calls share has slots for each, yet stays below 2^31 elements where the workload's own does. Of
+    one byte it has four times as many: windows would be too short."""
     found = definition("gdn_verify_k_last")
     (line,) = (w for w in workloads(found) if w.name == "16x32_4_tokens_batch_16")
     indexes = {name: torch.tensor(values, dtype=torch.int32) for name, values in line.integers.items()}
-    pool = torch.empty(slots, 32, 128, 128, device="meta")
+    pool = torch.empty(slots, 32, 128, 128, device="meta", dtype=dtype)
     content = Content({"pool": pool, **indexes}, {}, {})
     assert most_calls(found.definition, content) == calls
 

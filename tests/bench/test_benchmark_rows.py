@@ -4,6 +4,9 @@ import importlib
 import json
 import math
 import os
+import re
+import shutil
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -111,7 +114,67 @@ def test_without_a_gpu_a_run_ends_with_what_it_needs() -> None:
     for script, options in (("prefill_rows.py", ["--rows", "short"]), ("decode_rows.py", [])):
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
         done = forked_command.run(options, environment, script=ROOT / "benchmarks" / script)
-        assert (done.returncode, done.stderr.strip()) == (1, f"{script}: needs a CUDA GPU")
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"{script}: needs a CUDA GPU")
+
+
+SHOWN = ("prefill_rows.py", "backward_rows.py", "training_rows.py")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "--show: there is no file {file}; --json writes one"),
+        ("", "--show: nothing was measured in {file}"),
+        ("no JSON", "--show: line 1 of {file} is none that --json of this script wrote: no 'device'"),
+        (
+            '{"device": "H100", "row": "x"}',
+            "--show: line 1 of {file} is none that --json of this script wrote: no 'group'",
+        ),
+    ],
+)
+def test_a_file_that_is_none_of_them_is_an_error_of_one_line(text: str | None, says: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    if text is not None:
+        file.write_text(text)
+    for script in SHOWN:
+        done = forked_command.run(["--show", str(file)], dict(os.environ), script=ROOT / "benchmarks" / script)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1] == f"{script}: error: {says.format(file=file)}"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("prefill_rows.py --json none/here.jsonl", "--json: there is no folder none: make it first"),
+        ("backward_rows.py --json none/here.jsonl", "--json: there is no folder none: make it first"),
+        ("decode_rows.py --json none/here.jsonl", "--json: there is no folder none: make it first"),
+        ("prefill_rows.py --solutions hoper_prefill", "hoper_prefill is no solution: there is no "),
+        ("prefill_rows.py --against flash_kla", "flash_kla is no solution: there is no "),
+        ("backward_rows.py --solutions triton_backwards:strict", "triton_backwards is no solution: there is no "),
+        ("decode_rows.py --solution cuda_decod", "cuda_decod is no solution: there is no "),
+        ("training_rows.py --backward none", "none is no solution: there is no "),
+        ("training_rows.py --kept 100", "--kept: '100' is no positive multiple of 64"),
+        ("training_rows.py --kept some", "--kept: 'some' is no positive multiple of 64"),
+        ("backward_rows.py --decay nan", "--decay: nan is none; give 0 or more"),
+    ],
+)
+def test_what_would_end_a_run_later_is_refused_at_once(words: str, says: str) -> None:
+    script, *options = words.split()
+    done = forked_command.run(options, dict(os.environ), script=ROOT / "benchmarks" / script)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(f"{script}: error: {says}")
+
+
+def test_a_row_says_what_it_was_measured_with(shapes: ModuleType, tables: ModuleType) -> None:
+    row = shapes.rows()[0]
+    found = recorded(tables, row, "H100", 100.0, 160.0)
+    assert found["versions"]["gdnspec"]
+    assert "commit" in found
+    older = {key: x for key, x in found.items() if key not in ("versions", "commit")}
+    found |= {"versions": {"torch": "2.11.0", "flash-qla": "0.1.3"}, "commit": "abcdef01"}
+    assert tables.tables([found]).splitlines()[:2] == ["H100", "commit abcdef01, torch 2.11.0, flash-qla 0.1.3"]
+    assert tables.tables([older]).splitlines()[:2] == ["H100", ""]
 
 
 def test_versions_of_one_name_are_built_apart(shapes: ModuleType, tmp_path: Path) -> None:
@@ -187,3 +250,37 @@ def test_training_calls_both_solutions(training: ModuleType, tmp_path: Path) -> 
     assert all(torch.isfinite(found[name]).all() for name in training.backward.OUTPUTS)
     kept = training.Kept("torch_chunkwise", "torch_backward", 64, tmp_path).bound(given)()
     assert not training.backward.apart(kept, {name: x.float() for name, x in found.items()})
+
+
+def test_errors_of_gradients_beside_a_peer(
+    shapes: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The peer is a copy of the solution, with 1% more of everything and NaN at resets."""
+    pytest.importorskip("torch")
+    script = importlib.import_module("gradient_errors")
+    monkeypatch.setattr(script, "LENGTHS", (5, 9))
+    monkeypatch.setattr(script, "D", 8)
+    peer = tmp_path / "peer"
+    shutil.copytree(ROOT / "solutions/torch_backward", peer, ignore=shutil.ignore_patterns("traces"))
+    manifest = json.loads((peer / "solution.json").read_text()) | {"name": "peer"}
+    manifest["entries"]["gdn_prefill_backward_k_first"]["entry"] = "kernel.py::worse"
+    (peer / "solution.json").write_text(json.dumps(manifest))
+    with (peer / "kernel.py").open("a") as file:
+        file.write(
+            "\n\ndef worse(**given):\n"
+            "    factor = float('nan') if given['g'].isinf().any() else 1.01\n"
+            "    return tuple(factor * x for x in backward_k_first(**given))\n"
+        )
+    out = tmp_path / "errors.jsonl"
+    words = f"gradient_errors.py --device cpu --draws 1 --solutions torch_backward --against {peer} --json {out}"
+    monkeypatch.setattr(sys, "argv", [*words.split(), "--inputs", "typical,alpha 0"])
+    script.main()
+    *_, said = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"errors of torch_backward beside \S+peer: at most 0\.\d\d times \(d[qkv] of typical\)", said)
+    lines = [json.loads(text) for text in out.read_text().splitlines()]
+    assert [(x["input"], x["solution"].endswith("peer")) for x in lines] == [
+        ("typical", False), ("typical", True), ("alpha 0 at every 7th", False), ("alpha 0 at every 7th", True),
+    ]  # fmt: skip
+    assert max(lines[2]["errors"].values()) < 0.01
+    assert all(math.isnan(x) for x in lines[3]["errors"].values())
+    assert lines[0]["versions"]["gdnspec"]

@@ -209,3 +209,7 @@ def test_shapes_that_contradict_each_other_are_told() -> None:
         SpecError, match=r"k has shape \[6, 2, 64\], whose dimension 0 is not total_seq_len as in q \[5"
     ):
         sizes(contract, {"q": (5, 2, 64), "k": (6, 2, 64)})
+    heads = {"q": (5, 1, 64), "k": (5, 1, 64), "v": (5, 2, 64)}
+    said = r"do has shape \[5, 1, 64\], whose dimension 1 is not 2, max\(num_q_heads, num_v_heads\)$"
+    with pytest.raises(SpecError, match=said):
+        sizes(definition("gdn_prefill_backward_k_last").definition, heads | {"do": (5, 1, 64)})

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, Run
+from gdnspec.cli import session_files, sessions_from_log
 
 FILE = ROOT / "definitions/gdn/sessions.jsonl"
 ONE = ("check", "--sessions", "--device", "cpu", "--solution", "torch_recurrent", "--workload", "slot_reused")
@@ -63,6 +64,7 @@ def test_a_solution_that_serves_no_call_is_unsupported(gdnspec: Run) -> None:
         (("--errors",), "--errors has no meaning with --sessions"),
         (("--watch",), "--watch has no meaning with --sessions"),
         (("gdn_verify_k_last",), "the definition 'gdn_verify_k_last' has no meaning with --sessions"),
+        (("gdn",), "the family 'gdn' has no meaning with --sessions"),
         (("--suite", "strict"), "no suite 'strict'"),
         (("--workload", "slot_reuse"), "no session 'slot_reuse' (did you mean"),
         (("-k", "nothing_of_this"), "no session has these names, suites and words"),
@@ -141,7 +143,63 @@ def test_drawn_sessions_are_the_same_for_one_seed(gdnspec: Run, tmp_path: Path) 
     assert "exists already" in refused.stderr
     unfrozen = gdnspec("check", "--sessions", "--workloads", made[0], "--solution", "torch_recurrent")
     assert unfrozen.returncode == 2
-    assert "has no error budget" in unfrozen.stderr
+    assert (
+        f"has no error budget, so it cannot be judged (gdnspec workloads freeze --sessions --workloads {made[0]}"
+        in (unfrozen.stderr)
+    )
+
+
+MINE = """
+{"name": "mine", "suite": "smoke", "covers": "a prompt, then one token", "preset": "synthetic-gva-1x2-d64",
+ "regime": "typical", "seed": 1, "slots": 2, "steps": [
+    {"do": "admit", "request": "a", "slot": 1},
+    {"do": "prefill", "rows": [{"request": "a", "tokens": 65}]},
+    {"do": "decode", "rows": [{"request": "a"}]},
+    {"do": "finish", "request": "a"}]}
+"""
+
+
+def test_a_session_written_by_hand_is_frozen_and_judged(gdnspec: Run, tmp_path: Path) -> None:
+    line, file = json.loads(MINE), tmp_path / "mine.jsonl"
+    of_file = ("--sessions", "--workloads", file)
+    judge = ("check", *of_file, "--solution", "torch_recurrent", "--device", "cpu")
+    file.write_text("".join(json.dumps({**line, "name": name}) + "\n" for name in ("mine", "other")))
+    done = gdnspec("workloads", "freeze", *of_file, "--workload", "mine")
+    assert done.returncode == 0, done.stderr
+    assert f"1 session frozen in {file}; next: gdnspec check --sessions --workloads {file}" in done.stderr
+    assert gdnspec(*judge, "--workload", "mine").returncode == 0
+    first, second = file.read_text().splitlines()
+    assert ("budget" in json.loads(first), "budget" in json.loads(second)) == (True, False)
+    assert "1 session frozen" in gdnspec("workloads", "freeze", *of_file, "--missing").stderr
+    assert file.read_text().startswith(first)
+    assert "0 sessions frozen" in gdnspec("workloads", "freeze", *of_file, "--missing").stderr
+    file.write_text(first.replace('"tokens": 65', '"tokens": 66') + "\n")
+    changed = gdnspec(*judge)
+    assert changed.returncode == 1
+    assert "gdnspec workloads freeze --sessions" in changed.stderr
+    assert gdnspec("workloads", "freeze", *of_file).returncode == 0
+    assert gdnspec(*judge).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "--sessions freezes a file of yours: add --workloads FILE"),
+        (("--workloads", "none.jsonl"), "none.jsonl: no such file"),
+        (("--workloads", FILE, "--workload", "slot_reuse"), "no session 'slot_reuse' (did you mean"),
+        (("--workloads", FILE, "--check"), "--check has no meaning with --sessions"),
+        (("gdn_decode_k_last", "--workloads", FILE), "--sessions takes a family instead of a definition"),
+        (("--workloads", ROOT / "definitions/gdn/gdn_decode_k_last/workloads.jsonl"), "not of sessions"),
+    ],
+)
+def test_freezing_sessions_refuses_what_makes_no_sense(
+    gdnspec: Run, words: tuple[str | Path, ...], message: str
+) -> None:
+    before = FILE.read_bytes()
+    done = gdnspec("workloads", "freeze", "--sessions", *words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert FILE.read_bytes() == before
 
 
 @pytest.mark.parametrize(
@@ -149,6 +207,7 @@ def test_drawn_sessions_are_the_same_for_one_seed(gdnspec: Run, tmp_path: Path) 
     [
         (("generate", "--sessions", "--lengths", "1,2"), "--lengths has no meaning with --sessions"),
         (("generate", "gdn_verify_k_last", "--sessions"), "--sessions takes a family instead of a definition"),
+        (("generate", "kda", "--sessions"), "the family 'kda' has no sessions (valid: gdn)"),
         (("generate", "--sessions", "--states", "float16"), "no states 'float16'"),
         (("generate", "--states", "float32"), "--states, --convolution and --pooled describe sessions"),
         (("generate",), "name a DEFINITION"),
@@ -181,6 +240,19 @@ def written(log: Path, *more: dict[str, object]) -> Path:
     rows = [dict(zip(names, row, strict=True)) for row in REQUESTS]
     log.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *more)))
     return log
+
+
+def test_long_sessions_are_told_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a session takes is known from its requests, and its budget takes minutes."""
+    monkeypatch.setattr(sessions_from_log, "LONG", 100)
+    monkeypatch.setattr(session_files, "write", lambda *args, **options: None)
+    log = sessions_from_log.LogOptions(written(tmp_path / "log.jsonl"), None, "a,b,c", False, 1000, 64)
+    engine = sessions_from_log.EngineOptions(256, 8, 0, 0.5, 16, 0)
+    pool = sessions_from_log.PoolOptions("float32", False, False)
+    sessions_from_log.write_sessions(log, engine, pool, "synthetic-gva-1x2-d64", tmp_path / "out", None, 8, 1, False)
+    assert "1 session and 340 tokens, which takes a while: --reduce N takes the first N" in capsys.readouterr().err
 
 
 def test_a_log_becomes_sessions(gdnspec: Run, tmp_path: Path) -> None:

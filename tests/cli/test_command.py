@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,8 @@ READING = [
     ("list", "workloads", "-k", "smoke and kda"),
     ("list", "presets"),
     ("list", "faults", "-k", "decay"),
+    ("list", "sessions", "-k", "tree"),
+    ("show", "slot_reused"),
     ("show", "gdn_prefill_k_last"),
     ("validate",),
     ("which", "gdn_prefill_k_last", "--preset", "qwen3-next-80b-a3b-tp1", "--lengths", "1x8192"),
@@ -147,6 +150,20 @@ def test_faults_are_listed_as_the_selftest_takes_them(gdnspec: Run) -> None:
     }
     assert {row["family"] for row in rows} >= {"gdn", "kda"}
     assert all(row["fault"] for row in rows)
+
+
+def test_sessions_are_listed_and_shown_by_step(gdnspec: Run) -> None:
+    rows = json.loads(gdnspec("list", "sessions", "--json").stdout)
+    assert len(rows) >= 40
+    assert {row["suite"] for row in rows} == {"smoke", "conformance"}
+    assert all(row["covers"] for row in rows)
+    shown = gdnspec("show", "drafts_accepted_in_part").stdout
+    assert "gdnspec check --sessions --workload drafts_accepted_in_part" in shown
+    line = json.loads(gdnspec("show", "drafts_accepted_in_part", "--json").stdout)
+    for number, step in enumerate(line["steps"]):
+        assert re.search(rf"^{number} +{step['do']}", shown, re.MULTILINE)
+    assert "slots [2, 3, 4], accept 2" in shown
+    assert "(did you mean 'slot_reused'?)" in gdnspec("show", "slot_reusd").stderr
 
 
 def test_list_and_show_speak_json(gdnspec: Run) -> None:

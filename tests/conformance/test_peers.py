@@ -22,8 +22,8 @@ PEERS = sorted(file.parent.name for file in (ROOT / "peers").glob("*/solution.js
 
 def test_these_there_are() -> None:
     assert PEERS == [
-        "attn_gym", "attn_gym_kda", "fla", "fla_kda", "flash_qla", "flash_qla_backward", "flashinfer", "onnxruntime",
-        "transformers", "transformers_kda",
+        "attn_gym", "attn_gym_kda", "fla", "fla_kda", "fla_kda_backward", "flash_qla", "flash_qla_backward",
+        "flashinfer", "onnxruntime", "transformers", "transformers_kda",
     ]  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def test_what_they_need_is_an_extra(name: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     packages = load_solution(ROOT / "peers" / name).manifest.requires.packages
     wanted = {Requirement(line).name for line in packages} - {"torch", "triton"}
-    extra = name.removesuffix("_kda").removesuffix("_backward").replace("_", "-")
+    extra = name.removesuffix("_backward").removesuffix("_kda").replace("_", "-")
     assert wanted <= {Requirement(line).name for line in extras[extra]}
 
 

@@ -149,12 +149,18 @@ def test_what_is_served_on_a_gpu(elsewhere: Callable[..., Any], monkeypatch: pyt
     assert elsewhere(size=256, use_gate_in_kernel=True, A_log=torch.empty(4, device="cuda:0")) == (True, None)
     with torch.no_grad():
         assert elsewhere(initial_state=parameter) == (True, None)
-    assert elsewhere(initial_state=parameter) == (False, "gdnspec's kernels compute no gradients")
-    assert elsewhere(A_log=parameter)[1] == "gdnspec's kernels compute no gradients"
+    assert elsewhere(initial_state=parameter) == (True, None)
+    wide = torch.empty(1, 64, 4, 256, dtype=torch.bfloat16, device="cuda:0")
+    assert elsewhere(v=wide) == (True, None)
+    said = "gdnspec's kernels need heads of one size for gradients, got 128 and 256"
+    assert elsewhere(v=wide.requires_grad_())[1] == said
     assert elsewhere(torch.float16)[1] == "gdnspec's kernels need bfloat16, got torch.float16"
     assert elsewhere(size=512)[1] == "gdnspec's kernels need heads of at most 256, got 512 and 512"
     assert elsewhere(device="cuda:1")[1] == "gdnspec's kernels need the current device, got cuda:1"
     assert elsewhere(device="xpu:0")[1] == "gdnspec has no kernels for xpu"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert elsewhere() == (True, None)
+    assert elsewhere(A_log=parameter)[1] == "gdnspec's gradients were tried on Hopper alone"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert elsewhere()[1] == "gdnspec's kernels need compute capability 8.0"
 
@@ -246,6 +252,31 @@ def test_on_a_gpu_the_values_are_near_flas_own(calls: list[Any], monkeypatch: py
         assert (ours.float() - theirs.float()).norm() < 0.02 * theirs.float().norm()
         assert torch.equal(ours, recorded)
     assert len(calls) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [64, 128])
+def test_on_a_gpu_gradients_are_those_of_a_cpu(size: int, calls: list[Any]) -> None:
+    """Where FLA's own backward pass refuses to run, on Hopper with Triton 3.4.0 to 3.7.0."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        return  # not served there
+    found = []
+    for device, dtype, wide in (("cuda", torch.bfloat16, torch.float32), ("cpu", torch.float64, torch.float64)):
+        q, k, v = (drawn(1, 300, h, size).bfloat16().to(device, dtype) for h in (2, 2, 4))
+        g, beta = (drawn(1, 300, 4).to(device, wide) for _ in range(2))
+        state = drawn(3, 4, size, size).to(device, wide)
+        inputs = [x.detach().requires_grad_() for x in (q, k, v, -g.abs(), beta.sigmoid(), state)]
+        starts = torch.tensor([0, 1, 130, 300], device=device)
+        output, final = chunk_gated_delta_rule(
+            *inputs[:5], initial_state=inputs[5], output_final_state=True, use_qk_l2norm_in_kernel=True,
+            cu_seqlens=starts,
+        )  # fmt: skip
+        cotangents = [drawn(*x.shape).bfloat16().to(device, x.dtype) for x in (output, final)]
+        torch.autograd.backward([output, final], cotangents)
+        found.append([x.grad.double().cpu() for x in inputs])
+    assert len(calls) == 2
+    for mine, exact in zip(*found, strict=True):
+        assert (mine - exact).norm() < 0.02 * exact.norm()
 
 
 @pytest.mark.thorough

@@ -34,7 +34,9 @@ def test_the_curve_is_that_of_transformers(
     assert asked == (of_gradients if dtype == "bfloat16" else set())
 
 
-@pytest.mark.parametrize("words", ["--steps 0", "--length 400000", "--head-size 0", "--rate nan", "--rate -1"])
+@pytest.mark.parametrize(
+    "words", ["--steps 0", "--length 1", "--length 400000", "--head-size 0", "--rate nan", "--rate -1"]
+)
 def test_what_cannot_run_is_said_before_anything_runs(
     words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,7 +60,7 @@ WRONG: list[tuple[list[Step], str, str]] = [
     ([*BEGUN, step("take", request="a", checkpoint="c", slot=1)], "/steps/2/slot", "belongs to request 'a'"),
     ([admit("a", 1), step("take", request="a", checkpoint="c", slot=2)], "/steps/1/request", "has no token yet"),
     ([*BEGUN, verify("a", [2, 3], 3)], "/steps/2/rows/0/accept", "accepts 3 tokens, but only 2 are drafted"),
-    ([*BEGUN, verify("a", [2], 1)], "/steps/2/rows/0/slots", "1 slots for 2 drafts"),
+    ([*BEGUN, verify("a", [2], 1)], "/steps/2/rows/0/slots", "each draft needs a slot: drafts 2, slots 1"),
     ([*BEGUN, verify("a", [2, 2], 1)], "/steps/2/rows/0/slots/1", "belongs to the drafts of 'a'"),
     ([*BEGUN, verify("a", [2, 1], 1)], "/steps/2/rows/0/slots/1", "belongs to request 'a'"),
     ([*BEGUN, verify("a", [2, 3], 1), verify("a", [4, 5], 1)], "/steps/3/rows/0/slots", "not committed"),

@@ -33,7 +33,7 @@ def moved(
         x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, conv_states, slots, has_initial_state, head_dim
     )  # fmt: skip
     checks.starts(NAME, "cu_seqlens", cu_seqlens, x.shape[0])
-    checks.slots(NAME, "slots", slots[slots >= 0], len(conv_states))
+    checks.slots(NAME, "slots", slots, len(conv_states), once=True)
     dtype = arithmetic_type(x, conv_weight, conv_bias, a, b, A_log, dt_bias, conv_states)
     mixed, written, after = convolved(
         x.to(dtype), conv_weight, conv_bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state

@@ -25,7 +25,7 @@ def moved(
     """The output, and the states that go to the slots of sequences that are neither skipped nor empty."""
     fake(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
     checks.starts(PREFILL, "cu_seqlens", cu_seqlens, x.shape[0])
-    checks.slots(PREFILL, "slots", slots[slots >= 0], len(conv_states))
+    checks.slots(PREFILL, "slots", slots, len(conv_states), once=True)
     return convolved(x, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state)
 
 
@@ -84,7 +84,7 @@ def step_moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same of sequences of one token that all go on from their states."""
     step_fake(x, weight, bias, conv_states, slots)
-    checks.slots(STEP, "slots", slots[slots >= 0], len(conv_states))
+    checks.slots(STEP, "slots", slots, len(conv_states), once=True)
     each = torch.arange(len(x) + 1, device=x.device)
     return convolved(x, weight, bias, each, conv_states, slots.long(), torch.ones_like(slots, dtype=torch.bool))
 

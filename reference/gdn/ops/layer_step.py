@@ -33,10 +33,11 @@ def moved(
     """The output, and for both pools the slots that are written and their states."""
     weights = (conv_weight, conv_bias, A_log, dt_bias, norm_weight)
     output = fake(qkv, z, a, b, *weights, conv_states, conv_slots, recurrent_states, state_slots)
+    checks.slots(NAME, "conv_slots", conv_slots, len(conv_states), once=True)
+    checks.slots(NAME, "state_slots", state_slots, len(recurrent_states), once=True)
+    checks.skipped(NAME, "conv_slots", conv_slots, "state_slots", state_slots)
     rows = (conv_slots >= 0).nonzero()[:, 0]
     conv_slots, state_slots = conv_slots[rows].long(), state_slots[rows].long()
-    checks.slots(NAME, "conv_slots", conv_slots, len(conv_states))
-    checks.slots(NAME, "state_slots", state_slots, len(recurrent_states))
     dtype = arithmetic_type(qkv, z, a, b, *weights, conv_states, recurrent_states)
     H, V, K = recurrent_states.shape[1:]
     each = torch.arange(len(rows) + 1, device=qkv.device)

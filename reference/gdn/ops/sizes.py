@@ -46,7 +46,7 @@ def tokens(
     H, V = max(q.shape[2], v.shape[2]), v.shape[3]
     last = (V, K) if state_layout == "k_last" else (K, V)
     told = f"[{'slots' if integers else 'B'}, heads, {'V, K' if state_layout == 'k_last' else 'K, V'}]"
-    checks.shape(operator, held, states, (states.shape[0] if integers else B, H, *last), told)
+    checks.shape(operator, held, states, (None if integers else B, H, *last), told)
     for name, x in (("a", a), ("b", b)):
         checks.shape(operator, name, x, (B, T, H), "[B, T, heads]")
     for name, x in (("A_log", A_log), ("dt_bias", dt_bias)):

@@ -88,6 +88,8 @@ def fake(
     if checkpoint_interval < 1 or checkpoint_interval % 64:
         said = "positive multiples of 64 are served"
         raise ValueError(f"{NAME}: checkpoint_interval={checkpoint_interval}: {said}")
+    told = f"{NAME}: num_checkpoints={num_checkpoints}: 0 and positive numbers are served"
+    torch._check_value(num_checkpoints >= 0, lambda: told)
     state_type = arithmetic_type(q, k, v, g, beta) if initial_state is None else initial_state.dtype
     final = v.new_empty(of_states, dtype=state_type)
     return v.new_empty(of_output), final, v.new_empty((num_checkpoints, *of_states[1:]), dtype=state_type)

@@ -32,10 +32,12 @@ def step_moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the states that go to the slots written."""
     output = step_fake(q, k, v, pool, read_slots, write_slots, A_log, a, dt_bias, b, lower_bound)
+    checks.slots(STEP, "read_slots", read_slots, len(pool))
+    checks.slots(STEP, "write_slots", write_slots, len(pool), once=True)
+    checks.skipped(STEP, "read_slots", read_slots, "write_slots", write_slots)
+    checks.apart(STEP, "read_slots", read_slots, "write_slots", write_slots, len(pool))
     rows = (read_slots >= 0).nonzero()[:, 0]
     read, written = read_slots[rows].long(), write_slots[rows].long()
-    checks.slots(STEP, "read_slots", read, len(pool))
-    checks.slots(STEP, "write_slots", written, len(pool))
     o, S = one_token(
         q[rows, 0], k[rows, 0], v[rows, 0], pool[read], A_log, a[rows, 0], dt_bias, b[rows, 0],
         lower_bound, scale, use_qk_l2norm,
@@ -120,12 +122,15 @@ def verify_moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the state after each token, which goes to a slot of its own."""
     output = verify_fake(q, k, v, pool, initial_slots, state_slots, accepted, A_log, a, dt_bias, b, lower_bound)
+    checks.slots(VERIFY, "initial_slots", initial_slots, len(pool))
+    checks.slots(VERIFY, "state_slots", state_slots, len(pool), once=True)
+    checks.skipped(VERIFY, "initial_slots", initial_slots, "state_slots", state_slots)
+    checks.apart(VERIFY, "initial_slots", initial_slots, "state_slots", state_slots, len(pool))
+    checks.counts(VERIFY, "accepted", accepted, q.shape[1])
     rows = (initial_slots >= 0).nonzero()[:, 0]
     last = (accepted[rows].long() - 1).clamp(min=0)
     written = state_slots[rows].long()  # [n, T]
     start = torch.where(accepted[rows] > 0, written.gather(1, last[:, None])[:, 0], initial_slots[rows].long())
-    checks.slots(VERIFY, "initial_slots", start, len(pool))
-    checks.slots(VERIFY, "state_slots", written, len(pool))
     S, outputs, states = pool[start], [], []
     for t in range(q.shape[1]):
         o, S = one_token(

@@ -1,5 +1,6 @@
 """What all operators say of heads, gates and states that they cannot serve."""
 
+import math
 from typing import Any
 
 import torch
@@ -71,7 +72,7 @@ def raw_gates(operator: str, q: Tensor, v: Tensor, A_log: Tensor, a: Tensor, dt_
 
 def bound(operator: str, lower_bound: float | None) -> None:
     """A lower bound is negative; None and 0 mean that there is none."""
-    if lower_bound is not None and not lower_bound <= 0:
+    if lower_bound is not None and not -math.inf < lower_bound <= 0:
         raise ValueError(f"{operator}: lower_bound={lower_bound}: None, 0 and negative numbers are served")
 
 
@@ -96,7 +97,7 @@ def tokens(
     H, V = v.shape[2:]
     last, names = of_state(layout, K, V)
     told = f"[{'slots' if integers else 'B'}, heads, {names}]"
-    checks.shape(operator, held, states, (states.shape[0] if integers else B, H, *last), told)
+    checks.shape(operator, held, states, (None if integers else B, H, *last), told)
     raw_gates(operator, q, v, A_log, a, dt_bias, b)
     return v.new_empty(B, T, H, V)
 

@@ -155,7 +155,7 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
     "starts": ("ragged", {6: torch.tensor([0, 5, 3, 20])}, ValueError, "cu_seqlens must rise from 0 to"),
     "a flat bias": ("raw gates", {5: torch.zeros(16)}, ValueError, "dt_bias has the shape [16]: [heads, K] is"),
     "a rate with axes": ("step", {4: torch.zeros(1, 1, 4, 1)}, ValueError, "A_log has the shape [1, 1, 4, 1]: [heads]"),
-    "a slot": ("pool", {4: torch.tensor([0, -1, 5])}, ValueError, "read_slots names slots outside 0 .. 4"),
+    "a slot": ("pool", {4: torch.tensor([0, -1, 5])}, ValueError, "read_slots[2] is 5: slots 0 to 4 are served"),
     "an interval": ("checkpoints", {9: 65}, ValueError, "checkpoint_interval=65: positive multiples of 64 are served"),
     "a checkpoint": ("checkpoints", {8: 2}, ValueError, "checkpoint_cu_starts must be [0, 1, 1], as many as whole"),
     "a bound": ("bounded", {9: 5.0}, ValueError, "lower_bound=5.0: None, 0 and negative numbers are served"),

@@ -3,7 +3,7 @@ emulator ends where it finds an error. Arguments: the library, the number of a k
 
 It prints, for each row, the output's relative error against the reference in float64, the largest step between two
 codes, the part of them that are off, and the scales' relative error; `kept` is whether what is not named stayed as it
-was.
+was. `alone`: whether each value channel has the same bits where every 16th one is given a value beyond all others.
 """
 
 import ctypes
@@ -43,30 +43,43 @@ def call(library: Any, which: int, given: dict[str, Any]) -> None:
     library.call_codes(ctypes.byref(p), pool.dtype == torch.int8, D, which, H // key_heads, key_heads, rows)
 
 
-def run(library: Any, which: int, name: str, row: str) -> dict[str, Any]:
-    found = definition(name)
-    (workload,) = (workload for workload in workloads(found) if workload.name == row)
-    inputs = materialise(found, workload)
-    given = {key: x.clone() if torch.is_tensor(x) else x for key, x in arguments(found, inputs).items()}
-    before = {key: given[key].clone() for key in ("pool", "pool_scales")}
-    want = run_reference(found, arguments(found, inputs, torch.float64))
+def called(library: Any, which: int, given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """The pool, its scales and the output as a call leaves them."""
+    given = {key: x.clone() if torch.is_tensor(x) else x for key, x in given.items()}
     given["output"] = torch.full_like(given["v"], torch.nan)
     given["read"] = given["read_slots" if "read_slots" in given else "initial_slots"]
     given["write"] = given["write_slots" if "write_slots" in given else "state_slots"]
     call(library, which, given)
-    pool, scales, output = (given[key] for key in ("pool", "pool_scales", "output"))
-    written = given["write"][given["write"] >= 0].long()
+    return {key: given[key] for key in ("pool", "pool_scales", "output")}
+
+
+def run(library: Any, which: int, name: str, row: str) -> dict[str, Any]:
+    found = definition(name)
+    (workload,) = (workload for workload in workloads(found) if workload.name == row)
+    inputs = materialise(found, workload)
+    given = arguments(found, inputs)
+    before = {key: given[key].clone() for key in ("pool", "pool_scales")}
+    want = run_reference(found, arguments(found, inputs, torch.float64))
+    after = called(library, which, given)
+    pool, scales, output = after.values()
+    target = given["write_slots" if "write_slots" in given else "state_slots"]
+    written = target[target >= 0].long()
     others = [slot for slot in range(len(pool)) if slot not in written.tolist()]
-    kept = all(torch.equal(given[key][others].double(), x[others].double()) for key, x in before.items())
+    kept = all(torch.equal(after[key][others].double(), x[others].double()) for key, x in before.items())
     dtype = str(pool.dtype).removeprefix("torch.")
     apart = (place(pool[written].double(), dtype) - place(want["pool"][written].double(), dtype)).abs()
     right = want["pool_scales"][written].double()
     off = (scales[written].double() - right).abs() / right.clamp(min=1e-300)
+    v = given["v"].clone()
+    v[..., ::16] = 1e30
+    beside, rest = called(library, which, given | {"v": v}), torch.arange(v.shape[-1]) % 16 != 0
+    alone = all(torch.equal(after[key][:, :, rest].double(), beside[key][:, :, rest].double()) for key in before)
     error = (output.double() - want["output"].double()).norm() / want["output"].double().norm().clamp(min=1e-300)
     return {
         "row": row, "output": float(error), "zeros": torch.equal(output == 0, want["output"].bfloat16() == 0),
         "steps": float(apart.amax()) if len(written) else 0.0, "scales": float(off.amax()) if len(written) else 0.0,
         "moved": float((apart > 0).double().mean()) if len(written) else 0.0, "kept": kept,
+        "alone": alone and torch.equal(output[..., rest], beside["output"][..., rest]),
     }  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.catalog import definitions as catalog
@@ -9,6 +11,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.workloads import workloads
 from gdnspec.model.definition import Definition
 from gdnspec.model.errors import SpecError, installed, nearest
+from gdnspec.model.expression import parse
 from gdnspec.model.workload import SUITES, Workload
 
 if TYPE_CHECKING:
@@ -38,7 +41,8 @@ class Case:
         return arguments(self.found, self._drawn(), _present(device))
 
     def expected(self, device: "str | torch.device" = "cpu") -> "dict[str, Tensor]":
-        """Every output by name as the reference computes it in float64. Of a pool, the slots that the call writes."""
+        """Every output by name in the definition's order, as the reference computes it in float64. Of a pool, the slots
+        that the call writes."""
         with installed("Case.expected"):
             from gdnspec.numerics.expected import Expected
 
@@ -91,11 +95,17 @@ class Spec:
     @property
     def reference(self) -> "Callable[..., tuple[Tensor, ...] | Tensor]":
         """The reference in plain PyTorch. It takes the inputs by keyword and computes in the widest float type among
-        them, float32 at least."""
+        them, float32 at least. None for an optional input means its default."""
         from gdnspec.build.reference import function
 
         with installed("Spec.reference"):
-            return function(self.found.family, self.contract.reference)
+            made = function(self.found.family, self.contract.reference)
+        switches = {
+            tensor.name: parse(tensor.default).evaluate({})
+            for tensor in self.contract.inputs
+            if tensor.dtype == "bool" and tensor.is_scalar and tensor.default is not None
+        }
+        return _with_switches(made, switches) if switches else made
 
     def workloads(self, suite: str = "smoke") -> list[Case]:
         """The workloads of a suite: smoke, conformance, strict, performance or all. Raises `SpecError`."""
@@ -122,6 +132,21 @@ class Spec:
             for tensor in (*self.contract.inputs, *self.contract.outputs)
         )
         return f"<b>{html.escape(self.name)}</b><p>{html.escape(self.contract.description)}</p><table>{rows}</table>"
+
+
+def _with_switches(made: Callable[..., Any], switches: dict[str, Any]) -> Callable[..., Any]:
+    """A reference that takes None for a switch as its default: references themselves are given every switch."""
+    parameters = signature(made)
+
+    @wraps(made)
+    def reference(*args: Any, **inputs: Any) -> Any:
+        call = parameters.bind(*args, **inputs)
+        for name, default in switches.items():
+            if call.arguments[name] is None:
+                call.arguments[name] = default
+        return made(*call.args, **call.kwargs)
+
+    return reference
 
 
 def definition(name: str) -> Spec:

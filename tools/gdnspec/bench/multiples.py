@@ -14,7 +14,8 @@ from gdnspec.numerics.torch_arrays import comparable, times
 
 COMPARED = 1 << 30  # bytes per step, with PyTorch
 BLOCK = 1024  # elements per program of the fused kernels
-FUSED = (torch.float32, torch.bfloat16, torch.float16)
+FUSED = (torch.float32, torch.bfloat16, torch.float16, torch.int8)
+SINCE_ADA = torch.float8_e4m3fn  # Triton has no such numbers for a GPU before
 
 
 def write(out: Tensor, base: Tensor, factors: Tensor | None, rows: Tensor | None = None) -> None:
@@ -66,7 +67,9 @@ def multiple(base: Tensor, factors: Tensor | None, i: int) -> Tensor:
 def _fused(ring: Tensor, base: Tensor, rows: Tensor | None) -> bool:
     """Whether to use the fused kernels. Interpreted ones (TRITON_INTERPRET=1) would copy everything to the CPU."""
     whole = rows is None or base[:1].numel() % BLOCK == 0  # a block is within one row
-    return ring.is_cuda and base.dtype in FUSED and whole and os.environ.get("TRITON_INTERPRET") != "1"
+    if not ring.is_cuda or not whole or os.environ.get("TRITON_INTERPRET") == "1":
+        return False
+    return base.dtype in FUSED or (base.dtype == SINCE_ADA and torch.cuda.get_device_capability() >= (8, 9))
 
 
 def _spread(factors: Tensor | None, base: Tensor, count: int) -> tuple[Tensor, int]:

@@ -70,7 +70,7 @@ def _write(
     HAS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     element, exists, place = _block(n, middle, inner, BLOCK)
-    value = tl.load(base + element, exists, other=0).to(tl.float32)
+    value = tl.load(base + element, exists, other=0.0).to(tl.float32)
     for i in range(tl.program_id(1), count, tl.num_programs(1)):
         factor = tl.load(factors + i * middle + place)
         to = result + _place(i, element, rows, stride, length, n, HAS_ROWS, BLOCK)
@@ -83,10 +83,10 @@ def _compare(
     HAS_ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     element, exists, place = _block(n, middle, inner, BLOCK)
-    value = tl.load(base + element, exists, other=0).to(tl.float32)
+    value = tl.load(base + element, exists, other=0.0).to(tl.float32)
     for i in range(tl.program_id(1), count, tl.num_programs(1)):
         factor = tl.load(factors + i * middle + place)
         at = ring + _place(i, element, rows, stride, length, n, HAS_ROWS, BLOCK)
-        got = tl.load(at, exists, other=0).to(tl.float32)
+        got = tl.load(at, exists, other=0.0).to(tl.float32)
         want = (value * factor).to(ring.dtype.element_ty).to(tl.float32)
         tl.store(result + i + tl.zeros([BLOCK], tl.int32), 1, (got != want) & exists)

@@ -12,16 +12,18 @@ from gdnspec.numerics.pools import integers, named_slots
 from gdnspec.sandbox.wire.arena import TORCH, Slot, lay_out, zones
 
 INT32 = 1 << 31
+CODES = 1 << 33  # elements of one byte: 2 GiB would be too few calls for a window that can be timed
 
 
 def most_calls(definition: Definition, content: Content) -> int | None:
     """The number of calls for which pools have slots before one exceeds 2^31 elements, which would need larger offsets
-    than the workload does. None if the workload exceeds it itself, or has no pool."""
+    than the workload does; 2^33 if an element has one byte. None if the workload exceeds it itself, or has no pool."""
     found = []
     for name, named in named_slots(definition, integers(content.tensors)).items():
         pool = content.tensors[name]
-        if named and pool.numel() <= INT32:
-            found.append(INT32 // (len(named) * pool[0].numel()))
+        most = CODES if pool.element_size() == 1 else INT32
+        if named and pool.numel() <= most:
+            found.append(most // (len(named) * pool[0].numel()))
     return min(found, default=None)
 
 

@@ -10,6 +10,7 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.expression import Expression, ExpressionError, parse
 from gdnspec.model.values import whole
 
+SIZE = "{size}"  # stands for the size that an expression has
 _SAME = re.compile(r"([A-Za-z]\w*) == ([A-Za-z]\w*)")
 
 
@@ -35,7 +36,7 @@ class _Equation:
             if value is None:
                 return self.name, size
             if size != value:
-                raise _Contradiction(self.where)
+                raise _Contradiction(self.where.replace(SIZE, str(size)))
         elif len(unknown) == 1 and value is not None:
             size_ = self._solved(unknown[0], value, scope)
             return None if size_ is None else (unknown[0], size_)
@@ -56,7 +57,7 @@ class _Equation:
 def sizes(definition: Definition, shapes: Mapping[str, Sequence[int]], needed: Collection[str] = ()) -> Scope:
     """Every axis that follows from the shapes of inputs. `needed`: axes to try harder for. Raises `SpecError` if the
     shapes contradict the definition."""
-    equations = [*_of_axes(definition), *_of_shapes(definition, shapes)]
+    equations = [*_of_axes(definition, shapes), *_of_shapes(definition, shapes)]
     scope: Scope = {}
     try:
         _solve(equations, scope)
@@ -77,10 +78,17 @@ def _said(definition: Definition, scope: Scope) -> str:
     return ", ".join(f"{axis.name} is {scope[axis.name]}" for axis in definition.axes if axis.name in scope)
 
 
-def _of_axes(definition: Definition) -> Iterator[_Equation]:
+def _of_axes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Iterator[_Equation]:
     for axis in definition.axes:
         if isinstance(axis, DerivedAxis):
-            yield _Equation(parse(axis.expression), None, axis.name, f"{axis.name} is not {axis.expression}")
+            where = f"{axis.name} is not {axis.expression}"
+            for name, shape in shapes.items():
+                wanted = definition.input(name).shape or []
+                if axis.name in wanted:
+                    at = wanted.index(axis.name)
+                    where = f"{name} has shape {_shape(shape)}, whose dimension {at} is not {SIZE}, {axis.expression}"
+                    break
+            yield _Equation(parse(axis.expression), None, axis.name, where)
     axes = {axis.name for axis in definition.axes}
     for constraint in definition.constraints:
         same = _SAME.fullmatch(constraint.expression)

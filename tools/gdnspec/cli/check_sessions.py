@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gdnspec.catalog.families import Family, same_families
+from gdnspec.catalog.families import Family, families, same_families
 from gdnspec.catalog.sessions import load_sessions, sessions, with_sessions
 from gdnspec.catalog.solutions import Solution
+from gdnspec.cli import session_files
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device
 from gdnspec.cli.matching import matching
@@ -47,7 +48,8 @@ def refuse(definitions: list[str], given: dict[str, bool]) -> None:
     """Raises `SpecError` for definitions, and for the first option that has no meaning for sessions. `given`: whether
     each was given."""
     for name in definitions:
-        raise SpecError(f"the definition {name!r} has no meaning with --sessions: leave it out")
+        what = "family" if name in families() else "definition"
+        raise SpecError(f"the {what} {name!r} has no meaning with --sessions: leave it out")
     for option, there in given.items():
         if there:
             raise SpecError(f"{option} has no meaning with --sessions: leave it out")
@@ -85,7 +87,10 @@ def select(request: Request) -> Selected:
         raise SpecError("no session has these names, suites and words")
     for _, line in chosen:
         if line.budget is None:
-            raise SpecError(f"session {line.name!r} has no error budget, so it cannot be judged")
+            advice = (
+                f" ({session_files.command(session_files.FREEZE, request.file)} writes one)" if request.file else ""
+            )
+            raise SpecError(f"session {line.name!r} has no error budget, so it cannot be judged{advice}")
     return chosen
 
 

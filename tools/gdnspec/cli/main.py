@@ -13,8 +13,8 @@ from gdnspec.model.errors import INSTALL, RUNNING, NotInstalled, SpecError
 
 # Each help text repeats the start of the command's docstring: listing the commands must not import them.
 COMMANDS: lazy.Listed = {
-    "list": ("listing:list_", "List definitions, solutions, workloads, presets, regimes or faults."),
-    "show": ("show:show", "Show one definition, solution, preset, regime, workload or family in full."),
+    "list": ("listing:list_", "List definitions, solutions, workloads, sessions, presets, regimes or faults."),
+    "show": ("show:show", "Show one definition, solution, preset, regime, workload, session or family in full."),
     "validate": (
         "validate:validate",
         "Validate definitions, presets, workloads, sessions, solutions, faults, results, traces and captured tensors.",

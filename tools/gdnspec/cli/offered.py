@@ -7,7 +7,7 @@ import typer
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import SUITES
 
-LISTS = ("definitions", "solutions", "workloads", "presets", "regimes", "faults")  # what gdnspec list shows
+LISTS = ("definitions", "solutions", "workloads", "sessions", "presets", "regimes", "faults")  # of gdnspec list
 LANGUAGES = ("python", "triton", "cuda")
 
 

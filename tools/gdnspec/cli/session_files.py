@@ -5,14 +5,16 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from gdnspec.catalog.families import Family, same_families
-from gdnspec.catalog.sessions import check, with_sessions
+from gdnspec.catalog.families import Family, families, same_families
+from gdnspec.catalog.sessions import check, load_sessions, with_sessions
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli.console import complain, number_of
 from gdnspec.cli.files import whole
 from gdnspec.cli.progress import counted
 from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.session_line import SessionLine, States
+
+CHECK, FREEZE = ("check",), ("workloads", "freeze")
 
 
 def refuse(given: Mapping[str, object]) -> None:
@@ -27,11 +29,11 @@ def family_named(name: str | None) -> Family:
     known = with_sessions()
     if name is None and len(known) == 1:
         return next(iter(known.values()))
-    if name is None or name not in known:
-        raise SpecError(
-            f"--sessions takes a family instead of a definition, not {name!r} ({nearest(name or '', known)})"
-        )
-    return known[name]
+    if name in known:
+        return known[name]
+    if name in families():
+        raise SpecError(f"the family {name!r} has no sessions ({nearest(name, known)})")
+    raise SpecError(f"--sessions takes a family instead of a definition, not {name!r} ({nearest(name or '', known)})")
 
 
 def states_named(name: str) -> States:
@@ -68,12 +70,45 @@ def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path
     rows = []
     with counted("sessions", count) as tick:
         for i, line in enumerate(lines):
-            rows.append(json.dumps(made(fitting(family, line)).model_dump(mode="json", exclude_defaults=True)))
+            rows.append(_row(made(fitting(family, line))))
             tick(i + 1)
     if to_stdout:
-        print("\n".join(rows))
+        print("".join(rows), end="")
         return
     with whole(output) as file:
-        file.write("".join(f"{row}\n" for row in rows))
-    command = shlex.join(["gdnspec", "check", "--sessions", "--workloads", str(output), *same_families()])
-    complain(f"{number_of(len(rows), 'session')} in {output}" + (f"; next: {command}" if freeze else ""))
+        file.write("".join(rows))
+    next_is = CHECK if freeze else FREEZE
+    complain(f"{number_of(len(rows), 'session')} in {output}; next: {command(next_is, output)}")
+
+
+def freeze(family: Family, file: Path, names: list[str] | None, missing: bool) -> None:
+    """Gives sessions of a file the budgets that honest emulators give: all of them, these, or those without one. Raises
+    `SpecError`; the file then stays as it was."""
+    lines = load_sessions(file, family)
+    known = [line.name for line in lines]
+    for name in names or ():
+        if name not in known:
+            raise SpecError([Problem(file, f"no session {name!r}", hint=nearest(name, known))])
+    chosen = {
+        line.name for line in lines if (not names or line.name in names) and not (missing and line.budget is not None)
+    }
+
+    from gdnspec.sessions.session_budget import frozen
+
+    rows = []
+    with counted("sessions", len(chosen)) as tick:
+        for line in lines:
+            rows.append(_row(frozen(family, line) if line.name in chosen else line))
+            tick(sum(name in chosen for name in known[: len(rows)]))
+    with whole(file) as target:
+        target.write("".join(rows))
+    complain(f"{number_of(len(chosen), 'session')} frozen in {file}; next: {command(CHECK, file)}")
+
+
+def command(words: tuple[str, ...], file: Path) -> str:
+    """A command on a file of sessions, to copy."""
+    return shlex.join(["gdnspec", *words, "--sessions", "--workloads", str(file), *same_families()])
+
+
+def _row(line: SessionLine) -> str:
+    return json.dumps(line.model_dump(mode="json", exclude_defaults=True)) + "\n"

@@ -6,11 +6,13 @@ from itertools import islice
 from pathlib import Path
 
 from gdnspec.cli import session_files
+from gdnspec.cli.console import complain, number_of
 from gdnspec.cli.selection import no_preset
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.session_line import SessionLine, States
 
 FILE = "sessions.jsonl"
+LONG = 10_000  # tokens: every emulator takes a loop over them
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,16 @@ def write_sessions(
     requests = Log(log.path, formats, log.kind, log.skip_invalid, log.max_prompt)
     regime = next(iter(family.about.regimes))
 
+    tokens = 0
+
     def lines() -> Iterator[SessionLine]:
+        nonlocal tokens
         short = (shortened(request, shorten) for request in requests)
         for i, group in enumerate(islice(groups(short, size), most)):
             blocks = len({block for request in group for block in request.blocks})
             served = Served(replace(limits, cached_states=min(blocks, limits.cached_states)), i * size, pool.pooled)
             served.serve(group)
+            tokens += sum(request.prompt + request.output for request in group)
             yield SessionLine.model_validate(
                 {
                     "name": f"log_{i}", "suite": "conformance", "preset": preset, "regime": regime,
@@ -94,5 +100,8 @@ def write_sessions(
             )  # fmt: skip
 
     made = list(lines())
+    if tokens > LONG:
+        advice = "--reduce N takes the first N, and --shorten N divides their prompts and answers"
+        complain(f"{number_of(len(made), 'session')} and {tokens} tokens, which takes a while: {advice}")
     folder.mkdir(parents=True, exist_ok=True)
     session_files.write(family, made, len(made), folder / FILE, force, freeze=True)

@@ -115,7 +115,7 @@ class Ledger(Accounts):
     def _drafted(self, step: line_model.Verify, row: line_model.Draft, at: str) -> None:
         one = self._resident(row.request, f"{at}/request", "verified")
         if len(row.slots) != step.drafts:
-            message = f"{len(row.slots)} slots for {step.drafts} drafts: the state after each needs one"
+            message = f"the state after each draft needs a slot: drafts {step.drafts}, slots {len(row.slots)}"
             raise PlacedError(f"{at}/slots", message)
         if row.accept > step.drafts:
             raise PlacedError(f"{at}/accept", f"accepts {row.accept} tokens, but only {step.drafts} are drafted")

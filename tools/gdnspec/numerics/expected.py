@@ -126,7 +126,7 @@ class Expected:
             values = {}
         whole = {name: tuple(value.shape) for name, value in values.items()} == shapes
         if whole and all(v.dtype == torch.float64 and bool(torch.isfinite(v).all()) for v in values.values()):
-            return values
+            return {name: values[name] for name in shapes}  # a file of safetensors has no order
         kept.drop(file, self._warn, AGAIN)  # another program wrote it
         return None
 

@@ -1,12 +1,37 @@
 """What an operator says of a call that it cannot serve: one line that says what is wrong and what is served."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # torch computes with no smaller ones
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # the types of a schema
+    "Tensor": ((Tensor,), "a dense tensor"),
+    "float": ((float, int, torch.SymFloat), "a number"),
+    "int": ((int, torch.SymInt), "an integer"),
+    "bool": ((bool,), "True or False"),
+    "str": ((str,), "a word"),
+}
+
+
+def unlike(operator: Any, args: Sequence[Any]) -> str | None:
+    """What is said of the first argument that is not of the type which the operator's schema has."""
+    schema = operator._schema
+    name = schema.name.partition("::")[2]
+    for wanted, x in zip(schema.arguments, args, strict=False):
+        kind = str(wanted.type)
+        types, served = KINDS[kind.removeprefix("Optional[").removesuffix("]")]
+        if x is None and kind.startswith("Optional["):
+            continue
+        if not isinstance(x, types):
+            found = "None" if x is None else f"of the type {type(x).__name__}"
+            return f"{name}: {wanted.name} is {found}: {served} is served"
+        if isinstance(x, Tensor) and x.layout != torch.strided:
+            found = str(x.layout).removeprefix("torch.")
+            return f"{name}: {wanted.name} is a tensor of the layout {found}: {served} is served"
+    return None
 
 
 def tensors(operator: str, floats: dict[str, Tensor | None], integers: dict[str, Tensor | None]) -> None:
@@ -66,7 +91,51 @@ def starts(operator: str, name: str, x: Tensor, tokens: int) -> list[int]:
     return found
 
 
-def slots(operator: str, name: str, named: Tensor, count: int) -> None:
-    """The values of slots without -1, which are read on a CPU and where gradients are wanted."""
-    if named.numel() and (named.min() < 0 or named.max() >= count):
-        raise ValueError(f"{operator}: {name} names slots outside 0 .. {count - 1}")
+# --- values, which are read on a CPU and where PyTorch computes the gradients ------------------------------------
+
+
+def slots(operator: str, name: str, named: Tensor, count: int, once: bool = False) -> None:
+    """Slots of a pool, or -1. `once`: they are written, and no slot twice."""
+    wrong = (named < -1) | (named >= count)
+    if wrong.any():
+        served = f"slots 0 to {count - 1} are served, and -1, which skips a row" if count else "the pool has no slots"
+        raise ValueError(f"{operator}: {_first(name, named, wrong)}: {served}")
+    if once:
+        found = named[named >= 0]
+        each, times = found.unique(return_counts=True)
+        if len(each) < len(found):
+            raise ValueError(f"{operator}: {name} names slot {int(each[times > 1][0])} twice: no slot is written twice")
+
+
+def skipped(operator: str, first: str, of_rows: Tensor, name: str, others: Tensor) -> None:
+    """A row is skipped by all of its slots or by none."""
+    wrong = (others < 0) != (of_rows < 0).reshape(-1, *[1] * (others.dim() - 1))
+    if wrong.any():
+        row = int(wrong.nonzero()[0, 0])
+        said = f"{first}[{row}] is {int(of_rows[row])} and {_first(name, others, wrong)}"
+        raise ValueError(f"{operator}: {said}: a row is skipped by -1 in all of its slots")
+
+
+def apart(operator: str, first: str, read: Tensor, name: str, written: Tensor, count: int) -> None:
+    """No row reads a slot that another row writes. Both have been checked before."""
+    writes, reads = (written >= 0).nonzero()[:, 0], (read >= 0).nonzero()[:, 0]
+    writer = torch.full((count,), -1, device=read.device).index_put((written[written >= 0].long(),), writes)
+    owner = writer[read[reads].long()]
+    wrong = ((owner >= 0) & (owner != reads)).nonzero()[:, 0]
+    if len(wrong):
+        reader = int(reads[wrong[0]])
+        said = f"{first}[{reader}] is {int(read[reader])}, which row {int(owner[wrong[0]])} has in {name}"
+        raise ValueError(f"{operator}: {said}: no row reads a slot that another row writes")
+
+
+def counts(operator: str, name: str, x: Tensor, most: int) -> None:
+    """Counts from 0 to `most`."""
+    wrong = (x < 0) | (x > most)
+    if wrong.any():
+        raise ValueError(f"{operator}: {_first(name, x, wrong)}: 0 to {most} are served")
+
+
+def _first(name: str, x: Tensor, wrong: Tensor) -> str:
+    """The first wrong element: slots[2] is 7."""
+    place = wrong.nonzero()[0].tolist()
+    return f"{name}{place} is {int(x[tuple(place)])}"

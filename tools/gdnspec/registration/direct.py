@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
 
+from gdnspec.registration.checks import unlike
+
 Function = Callable[..., Any]
 
 PLAIN = (Tensor, nn.Parameter)
@@ -57,7 +59,13 @@ def direct(operator: Function, served: Any, device: str = "CUDA") -> Function:
         if known is not None and known.has(args):
             return known.kernel(*args)
         served.latest = None  # and stays so where the call goes elsewhere
-        outputs = operator(*args)
+        try:
+            outputs = operator(*args)
+        except Exception as error:  # the dispatcher's own words run over many lines, and it lets None pass for a tensor
+            said = unlike(operator, args)
+            if said is None:
+                raise
+            raise TypeError(said) from error
         latest = served.latest
         if latest is not None and latest is before:
             form = form_of(args, served.find, device) or form

@@ -73,7 +73,15 @@ def forwards(plain: Function, kernel: Function, served: Backward | None) -> dict
     """What a call that wants gradients runs, by device."""
     if served is None:
         return dict.fromkeys(("CPU", "CUDA"), plain)
-    return {"CPU": plain, "CUDA": lambda *args: kernel(*args) if served.serves(*args) else plain(*args)}
+
+    def on_a_gpu(*args: Any) -> Any:
+        try:
+            known = served.serves(*args)
+        except (AttributeError, IndexError, TypeError):  # not checked yet: the plain function says what is wrong
+            known = False
+        return kernel(*args) if known else plain(*args)
+
+    return {"CPU": plain, "CUDA": on_a_gpu}
 
 
 def backward_of(plain: Function, served: Backward | None) -> Function:

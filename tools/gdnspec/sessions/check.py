@@ -112,7 +112,8 @@ def budget(line: SessionLine, pair: Pair) -> dict[str, float]:
     limits = ((line.budget or {}).get(pair.found.definition.name) or {}).get(pair.tensor.name)
     if limits is None:
         where = f"{pair.tensor.name} of {pair.found.definition.name}"
-        raise SpecError(f"session {line.name!r} has no error budget for {where}, so it cannot be judged")
+        advice = "gdnspec workloads freeze --sessions --workloads FILE writes one"
+        raise SpecError(f"session {line.name!r} has no error budget for {where}, so it cannot be judged ({advice})")
     return {str(metric): limit for metric, limit in limits.items()}
 
 

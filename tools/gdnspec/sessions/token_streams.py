@@ -85,7 +85,10 @@ def draw(family: Family, line: SessionLine) -> Tokens:
     named = {f"{name}/{tensor}": array for name, of in arrays.items() for tensor, array in of.items()}
     sha256 = digest({**weights, **named})
     if line.sha256 is not None and line.sha256 != sha256:
-        raise InvalidWorkload(f"the tokens have sha256 {sha256[:12]}.., but the line says {line.sha256[:12]}..")
+        advice = "after a change, gdnspec workloads freeze --sessions --workloads FILE"
+        raise InvalidWorkload(
+            f"the tokens have sha256 {sha256[:12]}.., but the line says {line.sha256[:12]}.. ({advice})"
+        )
     streams = {name: {tensor: to_torch(array) for tensor, array in of.items()} for name, of in arrays.items()}
     return Tokens(streams, {name: to_torch(array) for name, array in weights.items()}, sha256)
 

@@ -9,6 +9,7 @@ import typer
 from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.catalog.writing import require_file
+from gdnspec.cli import session_files
 from gdnspec.cli.console import complain, say, warn
 from gdnspec.cli.device import chosen_device, require_device
 from gdnspec.cli.files import whole
@@ -21,7 +22,10 @@ from gdnspec.model.workload import SUITES, Workload
 def freeze(
     names: Definitions = None,
     workloads_file: Annotated[
-        Path | None, typer.Option("--workloads", help="Freeze this file of one definition instead of the shipped ones.")
+        Path | None,
+        typer.Option(
+            "--workloads", help="Freeze this file of one definition, or of sessions, instead of the shipped ones."
+        ),
     ] = None,
     suite: Annotated[
         list[str] | None, typer.Option(help=f"{', '.join(SUITES)}; all if you name none; repeatable.")
@@ -32,12 +36,22 @@ def freeze(
         bool, typer.Option(help="Write nothing; exit code 1 if a figure has moved by more than a tenth.")
     ] = False,
     device: DeviceName = "auto",
+    sessions: Annotated[
+        bool, typer.Option("--sessions", help="Freeze the sessions of a file: give it with --workloads.")
+    ] = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Run the honest emulators on each workload, and write twice their largest errors into its line as its budget.
 
-    On a machine without a CUDA GPU, workloads that need one are not changed.
+    On a machine without a CUDA GPU, workloads that need one are not changed. Sessions are frozen on the CPU.
     """
+    if sessions:
+        session_files.refuse({"--suite": suite, "--check": check, "--device": None if device == "auto" else device})
+        if workloads_file is None:
+            raise SpecError("--sessions freezes a file of yours: add --workloads FILE")
+        require_file(workloads_file, "--workloads FILE")
+        session_files.freeze(session_files.family_named((*(names or ()), None)[0]), workloads_file, workload, missing)
+        raise typer.Exit(0)
     found = [definition(name) for name in names] if names else list(definitions().values())
     if workloads_file is not None and len(found) != 1:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""gdnspec list: list definitions, solutions, workloads, presets, regimes or faults."""
+"""gdnspec list: list definitions, solutions, workloads, sessions, presets, regimes or faults."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,7 @@ from gdnspec.catalog.definitions import applies, definitions
 from gdnspec.catalog.families import families
 from gdnspec.catalog.faults import rejections_by_family
 from gdnspec.catalog.session_faults import read_table, tables
+from gdnspec.catalog.sessions import sessions, with_sessions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli import offered
@@ -38,7 +39,7 @@ def list_(
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """List definitions, solutions, workloads, presets, regimes or faults."""
+    """List definitions, solutions, workloads, sessions, presets, regimes or faults."""
     if what not in _ROWS:
         raise SpecError(f"no list of {what!r} ({nearest(what, _ROWS)})")
     holds = matching(words) if words is not None else None
@@ -90,6 +91,15 @@ def _workloads(_: Path | None) -> Listing:
     return ["definition", "workload", "suite", "preset", "regime", "axes"], rows
 
 
+def _sessions(_: Path | None) -> Listing:
+    rows = [
+        [family.name, line.name, line.suite, line.preset, line.regime, len(line.steps), line.covers]
+        for family in with_sessions().values()
+        for line in sessions(family)
+    ]
+    return ["family", "session", "suite", "preset", "regime", "steps", "covers"], rows
+
+
 def _presets(_: Path | None) -> Listing:
     rows = []
     for family in families().values():
@@ -116,5 +126,5 @@ def _faults(_: Path | None) -> Listing:
 
 
 _ROWS: dict[str, Callable[[Path | None], Listing]] = dict(
-    zip(offered.LISTS, (_definitions, _solutions, _workloads, _presets, _regimes, _faults), strict=True)
+    zip(offered.LISTS, (_definitions, _solutions, _workloads, _sessions, _presets, _regimes, _faults), strict=True)
 )

@@ -1,12 +1,13 @@
-"""gdnspec show NAME: one definition, solution, workload, preset, regime or family."""
+"""gdnspec show NAME: one definition, solution, workload, session, preset, regime or family."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
 from gdnspec.catalog.families import Family, families, having_regime, regimes
+from gdnspec.catalog.sessions import sessions, with_sessions
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.cli import offered
@@ -15,6 +16,7 @@ from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
 from gdnspec.model.elements import DerivedAxis, Tensor, VarAxis
 from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.session_line import SessionLine
 
 
 def show(
@@ -22,7 +24,7 @@ def show(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A definition, solution, preset, regime, family, workload or DEFINITION/WORKLOAD.",
+            help="A definition, solution, preset, regime, family, session, workload or DEFINITION/WORKLOAD.",
             autocompletion=offered.everything,
         ),
     ],
@@ -30,7 +32,7 @@ def show(
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
-    """Show one definition, solution, preset, regime, workload or family in full."""
+    """Show one definition, solution, preset, regime, workload, session or family in full."""
     keep_all()
     if name in definitions():
         found = definitions()[name]
@@ -52,13 +54,19 @@ def show(
     if name in known:
         print_json(known[name].manifest.model_dump(mode="json")) if as_json else _solution(known[name])
         return
+    found_sessions = [(f, line) for f in with_sessions().values() for line in sessions(f) if line.name == name]
     lines = _workload_lines(name)
+    if found_sessions and not lines:
+        for family, session in found_sessions:
+            print_json(session.model_dump(mode="json", exclude_none=True)) if as_json else _session(family, session)
+        return
     if lines:
         print_json(lines if len(lines) > 1 else lines[0])
         return
     for problem in problems:
         warn(str(problem))
-    everything = [*families(), *definitions(), *presets(), *regimes(), *known]
+    of_sessions = [line.name for family in with_sessions().values() for line in sessions(family)]
+    everything = [*families(), *definitions(), *presets(), *regimes(), *known, *of_sessions]
     raise SpecError(f"nothing is named {name!r} ({nearest(name, everything)})")
 
 
@@ -128,6 +136,29 @@ def _family(family: Family, as_json: bool) -> None:
     say(f"presets     {len(family.presets)}: gdnspec list presets -k {family.name}")
     say(f"regimes     {len(family.about.regimes)}: gdnspec list regimes -k {family.name}")
     say("definitions " + "\n            ".join(names))
+
+
+def _session(family: Family, session: SessionLine) -> None:
+    out().print(session.name, style="bold")
+    say(f"{session.covers}\n")
+    how = [session.suite, f"{session.slots} slots", f"{session.states} states"]
+    how += [word for word, there in (("convolution", session.convolution), ("on the pool", session.pooled)) if there]
+    say(f"family {family.name}, {', '.join(how)}")
+    say(f"preset {session.preset}, regime {session.regime}, seed {session.seed}\n")
+    steps = table("", "step", "do", "")
+    for number, step in enumerate(session.steps):
+        add_row(steps, number, step.do, _words(step.model_dump(mode="json", exclude={"do"}, exclude_defaults=True)))
+    print_table(steps)
+    say(f"\njudge it    gdnspec check --sessions --workload {session.name}")
+
+
+def _words(value: Any) -> str:
+    """What a step says, in words: request a, slot 4."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(x)}" for key, x in value.items())
+    if isinstance(value, list) and value and isinstance(value[0], dict | None):
+        return "; ".join(f"({_words(x)})" for x in value)
+    return "padding" if value is None else str(value)
 
 
 def _domain(tensor: Tensor) -> str:

@@ -1,0 +1,36 @@
+"""Results are as good where a sequence is walked in segments as where it is walked as a whole, also where what is left
+of a state is small beside its decay: where keys replace a large given state that does not decay."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from patience import PATIENCE
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+
+@pytest.mark.parametrize(
+    ("solution", "entry"),
+    [
+        ("triton_chunkwise", "kernel.py::prefill_k_last"),
+        ("triton_kda", "kernel.py::prefill_k_last"),
+        ("triton_backward", "kernel.py::backward_k_last"),
+        pytest.param("triton_kda", "backward.py::backward_k_last", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_state_is_handed_on_as_well_as_it_is_walked(solution: str, entry: str, tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    script = str(Path(__file__).with_name("interpreted_segments.py"))
+    done = subprocess.run(
+        [sys.executable, script, solution, entry, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE,
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for output, errors in json.loads(done.stdout).items():
+        assert errors["segments"] < 1.1 * errors["whole"], (output, errors)
