@@ -46,13 +46,23 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
-        yield from rounded_products(call.second, call.arguments, call.strict)
+        yield from rounded_products(call.second, call.arguments, call.strict, shortest_piece(call))
     else:
         from .emulators import emulate, emulate_padded, emulate_pool, family
 
         run = emulate_pool if "pool" in call.arguments else emulate
         run = emulate_padded if "attention_mask" in call.arguments else run
         yield from run(call.definition, call.arguments, family(call.strict))
+
+
+def shortest_piece(call: Emulated) -> int | None:
+    """The fewest tokens that are cut into chunks by themselves, of a sequence or behind the last state given, where
+    this decides which emulators there are: for gradients, which may cancel."""
+    if call.definition.stage != "backward":
+        return None
+    lengths = [length for length in call.arguments["cu_seqlens"].diff().tolist() if length]
+    interval = call.arguments.get("checkpoint_interval", max(lengths, default=0))
+    return min((length % interval or interval for length in lengths), default=None)
 
 
 def without_products(definition: Definition) -> str | None:

@@ -21,7 +21,7 @@ def lines(published: Published, share: Callable[[Workload], float | None]) -> It
 
 
 def _line(suite: str, row: Line) -> Workload:
-    drawn = {} if "tensors" in row else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
+    drawn = {} if {"tensors", "seed"} & row.keys() else {"seed": zlib.crc32(f"{suite}/{row['name']}".encode())}
     device = {"device": "cuda"} if suite == "performance" else {}
     return Workload.model_validate({"suite": suite, **row, **drawn, **device})
 

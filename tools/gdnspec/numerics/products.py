@@ -5,6 +5,10 @@ factor: to either operand, before or after rounding. Operands are therefore also
 which gives errors of the same size at other places; a single emulator would be a matter of luck. For strict workloads,
 every operand is a sum of two bfloat16 terms.
 
+A sequence that fits into the smaller chunk is the same computation with the larger one. Three different errors would
+then stand behind its part of a budget, and a gradient that cancels leaves an honest kernel with more than twice the
+largest of three. So there are more multiples where sequences are short: each is always rounded in nine ways.
+
 What several kernels hand on through memory, such as the states at the edges of chunks and their gradients, is in the
 operands' type there, also where no product takes it: a reference that takes `stored` applies it to that. Of chunks of
 less than 64 tokens nobody keeps so much: there `stored` changes nothing.
@@ -21,13 +25,16 @@ gradient with few elements, such as dA_log, had an error that differed by a quar
 import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-MULTIPLES = {"bfloat16_products": 1.0, "bfloat16_products_5_4": 1.25, "bfloat16_products_3_2": 1.5}
+NAME = "bfloat16_products"
+MULTIPLES = {"": 1.0, "_5_4": 1.25, "_3_2": 1.5}
+# By how many tokens a sequence has at most, in chunks of 64: two sizes of chunks are the same to it, or all three.
+OF_SHORT = {64: {"_9_8": 1.125, "_11_8": 1.375, "_13_8": 1.625}, 16: {"_7_4": 1.75, "_15_8": 1.875, "_17_16": 1.0625}}
 CHUNKS = (16, 64, 128)
 KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
@@ -38,28 +45,45 @@ ROUNDED_BY_NOBODY = {
 }  # fmt: skip
 
 
-def family(strict: bool, chunked: bool) -> list[str]:
-    """The names of the emulators of an ordinary or a strict workload. `chunked`: the reference takes a `chunk_size`,
-    and runs with each size."""
-    sizes = [f"chunk_{size}_" for size in CHUNKS] if chunked else [""]
-    return [size + name + ("_two_terms" if strict else "") for size in sizes for name in MULTIPLES]
+class Draw(NamedTuple):
+    """One emulator: its name, its chunk size, and the multiple of themselves as which operands are rounded."""
+
+    name: str
+    size: int | None
+    multiple: float
+
+
+def draws(strict: bool, chunked: bool, shortest: int | None = None) -> list[Draw]:
+    """The emulators of an ordinary or a strict workload. `chunked`: the reference takes a `chunk_size`, and runs with
+    each size. `shortest`: see `rounded_products`."""
+    runs: list[tuple[int | None, dict[str, float]]] = [(size, MULTIPLES) for size in (CHUNKS if chunked else (None,))]
+    if chunked and shortest is not None:
+        runs += [(KEPT, multiples) for most, multiples in OF_SHORT.items() if shortest <= most]
+    return [
+        Draw(f"{'' if size is None else f'chunk_{size}_'}{NAME}{ending}{'_two_terms' * strict}", size, multiple)
+        for size, multiples in runs
+        for ending, multiple in multiples.items()
+    ]
 
 
 def rounded_products(
-    reference: Callable[..., tuple[Tensor, ...] | Tensor], arguments: dict[str, Any], strict: bool
+    reference: Callable[..., tuple[Tensor, ...] | Tensor],
+    arguments: dict[str, Any],
+    strict: bool,
+    shortest: int | None = None,
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored."""
-    chunked = takes_chunks(reference)
-    names = iter(family(strict, chunked))
-    for size in CHUNKS if chunked else (None,):
-        for multiple in MULTIPLES.values():
-            terms = 2 if strict else 1
-            more: dict[str, Any] = {} if size is None else {"chunk_size": size}
-            if "stored" in inspect.signature(reference).parameters and (size or KEPT) >= KEPT:
-                more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
-            with _Rounded(multiple, terms, vectors=chunked):
-                values = reference(**arguments, **more)
-            yield next(names), (values,) if isinstance(values, Tensor) else values
+    """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored. `shortest`:
+    the fewest tokens that the reference cuts into chunks by themselves, such as those of the shortest sequence that is
+    not empty. Without it no sequence counts as short."""
+    chunked, takes_stored = takes_chunks(reference), "stored" in inspect.signature(reference).parameters
+    terms = 2 if strict else 1
+    for name, size, multiple in draws(strict, chunked, shortest):
+        more: dict[str, Any] = {} if size is None else {"chunk_size": size}
+        if takes_stored and (size or KEPT) >= KEPT:
+            more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
+        with _Rounded(multiple, terms, vectors=chunked):
+            values = reference(**arguments, **more)
+        yield name, (values,) if isinstance(values, Tensor) else values
 
 
 def takes_chunks(reference: Callable[..., Any]) -> bool:
