@@ -13,7 +13,7 @@ from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import Workload
-from helpers_unit import OF_CODES, OF_GRADIENTS
+from helpers_unit import OF_CODES, OF_GRADIENTS, OF_SEQUENCES
 
 REGIMES = family("gdn").about.regimes
 PREFILLS = ("gdn_prefill_k_first", "gdn_prefill_k_last")
@@ -85,7 +85,8 @@ def test_both_layouts_have_the_same_lines(first: str, last: str) -> None:
 
 # --- coverage ---------------------------------------------------------------------------------------------------
 
-ONE_TOKEN = set(REGIMES) - OF_GRADIENTS - OF_CODES - {"repeated_keys", "near_parallel_keys", "strict_keys", "beta_two"}
+OF_MANY_TOKENS = OF_SEQUENCES | {"repeated_keys", "near_parallel_keys", "strict_keys", "beta_two"}
+ONE_TOKEN = set(REGIMES) - OF_GRADIENTS - OF_CODES - OF_MANY_TOKENS
 
 
 @pytest.mark.parametrize("name", ALL)

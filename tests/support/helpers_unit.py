@@ -19,6 +19,8 @@ from torch import Tensor
 OF_CODES = {"zero_states", "codes_at_ends", "rounding_ties"}
 # Regimes of cotangents, which only the definitions of gradients have.
 OF_GRADIENTS = {name for name in family("gdn").about.regimes if name.endswith(("cotangent", "cotangents"))}
+# Of prefill from a state alone: one token does not replace it.
+OF_SEQUENCES = {"replaced_large_state"}
 
 INTERVAL = "checkpoint_interval"
 

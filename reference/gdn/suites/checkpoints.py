@@ -82,6 +82,9 @@ def checkpoints_conformance() -> Iterator[Line]:
     yield kept("resets_long", GROUPS, "hard_reset", 128, (1000, 449), covers="resets over many chunks")
     yield kept("same_key_192", SMALL_128, "repeated_keys", 64, (192,), covers="one key over three intervals")
     yield kept(
+        "replaced_state", SMALL_128, "replaced_large_state", 64, (600,), covers="a large state that keys replace"
+    )
+    yield kept(
         "one_large_state_many", SMALL, "one_large_state", 64, (64, 133, 65, 1, 100),
         covers="one large state among small ones, odd lengths",
     )  # fmt: skip

@@ -74,6 +74,7 @@ def kv_prefill_conformance() -> Iterator[Line]:
     yield prefill(
         "drift_long_memory", K64_V128, "long_memory", (4096,), covers="drift over 4,096 tokens that forget nothing"
     )
+    yield prefill("replaced_state", K128_V64, "replaced_large_state", (600,), covers="a large state that keys replace")
     yield prefill("gqa_resets", GQA_K64_V96, "hard_reset", (129, 0, 20), covers="GQA with resets and an empty sequence")
     yield prefill(
         "gqa_only_required", GQA_K64_V96, "typical", (30, 40), omit=["g", "beta", "initial_state"],
