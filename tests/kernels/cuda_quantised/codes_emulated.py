@@ -3,7 +3,7 @@ emulator ends where it finds an error. Arguments: the library, the number of a k
 
 It prints, for each row, the output's relative error against the reference in float64, the largest step between two
 codes, the part of them that are off, and the scales' relative error; `kept` is whether what is not named stayed as it
-was. `alone`: whether each value channel has the same bits where every 16th one is given a value beyond all others.
+was.
 """
 
 import ctypes
@@ -18,6 +18,7 @@ from gdnspec.inputs.materialise import materialise
 from gdnspec.numerics.code_steps import place
 from helpers_unit import arguments, run_reference
 
+WHOLE = 2  # of the kernels, that which takes whole heads
 POINTER, LONG, INT, FLOAT, BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float, ctypes.c_bool
 
 
@@ -53,6 +54,16 @@ def called(library: Any, which: int, given: dict[str, Any]) -> dict[str, torch.T
     return {key: given[key] for key in ("pool", "pool_scales", "output")}
 
 
+def alone(library: Any, given: dict[str, Any], after: dict[str, torch.Tensor]) -> bool:
+    """Whether each value channel has the same bits where every 16th one is given a value beyond all others: a warp of
+    whole heads has sixteen rows."""
+    v = given["v"].clone()
+    v[..., ::16] = 1e30
+    beside, rest = called(library, WHOLE, given | {"v": v}), torch.arange(v.shape[-1]) % 16 != 0
+    same = [torch.equal(after[x][:, :, rest].double(), beside[x][:, :, rest].double()) for x in ("pool", "pool_scales")]
+    return all(same) and torch.equal(after["output"][..., rest], beside["output"][..., rest])
+
+
 def run(library: Any, which: int, name: str, row: str) -> dict[str, Any]:
     found = definition(name)
     (workload,) = (workload for workload in workloads(found) if workload.name == row)
@@ -70,16 +81,12 @@ def run(library: Any, which: int, name: str, row: str) -> dict[str, Any]:
     apart = (place(pool[written].double(), dtype) - place(want["pool"][written].double(), dtype)).abs()
     right = want["pool_scales"][written].double()
     off = (scales[written].double() - right).abs() / right.clamp(min=1e-300)
-    v = given["v"].clone()
-    v[..., ::16] = 1e30
-    beside, rest = called(library, which, given | {"v": v}), torch.arange(v.shape[-1]) % 16 != 0
-    alone = all(torch.equal(after[key][:, :, rest].double(), beside[key][:, :, rest].double()) for key in before)
     error = (output.double() - want["output"].double()).norm() / want["output"].double().norm().clamp(min=1e-300)
     return {
         "row": row, "output": float(error), "zeros": torch.equal(output == 0, want["output"].bfloat16() == 0),
         "steps": float(apart.amax()) if len(written) else 0.0, "scales": float(off.amax()) if len(written) else 0.0,
         "moved": float((apart > 0).double().mean()) if len(written) else 0.0, "kept": kept,
-        "alone": alone and torch.equal(output[..., rest], beside["output"][..., rest]),
+        "alone": which != WHOLE or alone(library, given, after),
     }  # fmt: skip
 
 

@@ -37,7 +37,10 @@ CASES = {
     ],
     VERIFY: [*((VERIFY_E4M3, row) for row in ("four_tokens", "resets", "skips")), (VERIFY_INT8, "four_tokens")],
 }
-pytestmark = [pytest.mark.skipif(GXX is None, reason="no g++ here"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.skipif(GXX is None, reason="no g++ here"), pytest.mark.slow,
+    pytest.mark.xdist_group("codes"),  # all call one library
+]  # fmt: skip
 
 
 def once(text: str, old: str, new: str) -> str:

@@ -3,8 +3,9 @@ of q, a folder for builds, a number of parts, and the lengths of sequences. If t
 by side, and gradients of states are kept of so many parts.
 
 Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. With
-GDNSPEC_TEST_ZERO_BETA in the environment every third token has beta = 0. It prints the largest error of each gradient
-beside the reference in float64, relative to the gradient's norm, and the way that was taken (room.py).
+GDNSPEC_TEST_ZERO_BETA in the environment every third token has beta = 0, and all of the last sequence. It prints the
+largest error of each gradient beside the reference in float64, relative to the gradient's norm, and the way that was
+taken (room.py).
 """
 
 import json
@@ -38,6 +39,7 @@ def inputs(entry: str, dtype: torch.dtype) -> dict[str, torch.Tensor | float]:
     alpha[[3, 4, 63, 64, 67]] = 0.0
     if "GDNSPEC_TEST_ZERO_BETA" in os.environ:
         beta[::3] = 0.0
+        beta[sum(LENGTHS[:-1]) :] = 0.0
     bounds = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
     given = {
         "q": q, "k": k, "v": v, "g": alpha if entry == "backward_k_last" else alpha.log(), "beta": beta,
@@ -82,7 +84,9 @@ def main() -> None:
     (way,) = ways
     said = {"errors": errors, "not zero behind": behind, "empty sequences hand dht on": kept}
     nothing = (given["beta"][: sum(LENGTHS)] == 0).all(1)
-    said |= {"way": list(way), "dv of beta = 0": float(found["dv"][: sum(LENGTHS)][nothing].abs().sum())}
+    last = slice(sum(LENGTHS[:-1]), sum(LENGTHS))
+    said |= {"way": list(way), "dk of the last sequence": float(found["dk"][last].abs().sum())}
+    said |= {"dv of beta = 0": float(found["dv"][: sum(LENGTHS)][nothing].abs().sum())}
     print(json.dumps(said))
 
 

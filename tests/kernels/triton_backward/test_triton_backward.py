@@ -75,7 +75,7 @@ def test_segments_are_walked_side_by_side_where_pairs_are_few(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("kept", "lengths"),
     [
-        (16, ("0", "66", "0", "5")),
+        pytest.param(16, ("0", "66", "0", "5"), marks=pytest.mark.thorough),
         pytest.param(9, ("0", "1100", "300"), marks=pytest.mark.thorough),
         pytest.param(12, ("1100", "0", "300"), marks=pytest.mark.thorough),
     ],
@@ -91,11 +91,13 @@ def test_both_walks_side_by_side(kept: int, lengths: tuple[str, ...], tmp_path: 
 
 
 def test_a_write_gate_of_zero_has_a_gradient_and_its_value_none(tmp_path: Path) -> None:
-    """Where both walks are side by side, dbeta is found by a division by beta."""
+    """Where both walks are side by side, dbeta is found by a division by beta, and dv has another factor at first."""
     options = ("backward_k_last", "float32", str(tmp_path), "16", "200", "70")
     found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1", GDNSPEC_TEST_ZERO_BETA="1")
     assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
+    assert found["way"] == [16, 16, True]
     assert found["dv of beta = 0"] == 0
+    assert found["dk of the last sequence"] == 0, "nothing is written, and gradients know it"
 
 
 def test_decays_below_the_normal_numbers_are_not_flushed(tmp_path: Path) -> None:
