@@ -97,9 +97,12 @@ def freeze(family: Family, file: Path, names: list[str] | None, missing: bool) -
 
     rows = []
     with counted("sessions", len(chosen)) as tick:
+        done = 0
         for line in lines:
-            rows.append(_row(frozen(family, line) if line.name in chosen else line))
-            tick(sum(name in chosen for name in known[: len(rows)]))
+            wanted = line.name in chosen
+            rows.append(_row(frozen(family, line) if wanted else line))
+            done += wanted
+            tick(done)
     with whole(file) as target:
         target.write("".join(rows))
     complain(f"{number_of(len(chosen), 'session')} frozen in {file}; next: {command(CHECK, file)}")

@@ -77,8 +77,9 @@ def forwards(plain: Function, kernel: Function, served: Backward | None) -> dict
     def on_a_gpu(*args: Any) -> Any:
         try:
             known = served.serves(*args)
-        except (AttributeError, IndexError, TypeError):  # not checked yet: the plain function says what is wrong
-            known = False
+        except (AttributeError, IndexError, TypeError):
+            plain(*args)  # the call has not been checked yet: this says what is wrong with it
+            raise
         return kernel(*args) if known else plain(*args)
 
     return {"CPU": plain, "CUDA": on_a_gpu}

@@ -50,7 +50,10 @@ def freeze(
         if workloads_file is None:
             raise SpecError("--sessions freezes a file of yours: add --workloads FILE")
         require_file(workloads_file, "--workloads FILE")
-        session_files.freeze(session_files.family_named((*(names or ()), None)[0]), workloads_file, workload, missing)
+        if names and len(names) > 1:
+            raise SpecError(f"--workloads holds sessions of one family, not of {' and '.join(names)}")
+        family = session_files.family_named(names[0] if names else None)
+        session_files.freeze(family, workloads_file, workload, missing)
         raise typer.Exit(0)
     found = [definition(name) for name in names] if names else list(definitions().values())
     if workloads_file is not None and len(found) != 1:
