@@ -1,0 +1,148 @@
+// Of a block that prepares the chunks of long sequences itself: the warp that asks for them, keys a chunk ahead of queries and values.
+#pragma once
+#include "long_shared.cuh"
+#include "short_feed.cuh"
+
+namespace {
+
+struct LongFeeder : TurnFeeder {
+  Long& s;
+  int asked = 0, rest = 0;  // chunks of which keys were asked for, of all turns; and of which all was
+
+  __device__ __forceinline__ LongFeeder(const Problem& p, Long& s, const Maps& maps, const ShortMaps& parts)
+      : TurnFeeder{p, maps, parts}, s(s) {}
+
+  // For what a barrier of place c % Places says about chunk c, counted over all turns, to hold.
+  template <int Places>
+  __device__ __forceinline__ static void wait(const uint64_t (&barriers)[Places], int c) {
+    barrier_wait(shared_address(&barriers[c % Places]), c / Places & 1);
+  }
+
+  // What the next turn is, and its state to L2, from where those who advance take it.
+  __device__ __forceinline__ void tell_turn(const Turn& turn, int number) const {
+    // Who has taken that turn has done with the one before, whose place this is.
+    constexpr int kBefore = kLongTurns - 1;
+    if (number >= kBefore) wait(s.taken, number - kBefore);
+    __syncwarp();
+    if (lane_here() == 0) {
+      Work& work = s.work[number % kLongTurns];
+      const int64_t state = (static_cast<int64_t>(turn.n) * p.H + turn.h) * kStaySize * kStaySize;
+      work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
+      work.identity = false;
+      work.from = p.initial_state == nullptr ? nullptr : p.initial_state + state;
+      work.to = p.final_state + state;
+      if (turn.chunks >= 0 && work.from != nullptr) prefetch_bytes(work.from, kStaySize * kStaySize * 4);
+      barrier_arrive(shared_address(&s.told[number % kLongTurns]));
+    }
+    __syncwarp();
+  }
+
+  // Its gates come as single numbers: of those that there are.
+  __device__ __forceinline__ void ask_keys(const Turn& turn, int chunk) {
+    const int c = asked++, i = c % kLongKeys, token = turn.start + chunk * kChunk, rows = min(turn.end - token, kChunk);
+    GDN_STAMP(2, c, 0);
+    if (c >= kLongKeys) wait(s.keys_empty, c - kLongKeys);
+    __syncwarp();
+    GDN_STAMP(2, c, 1);
+    if (lane_here() == 0) {
+      s.asks[i] = {token, rows, turn.h};
+      barrier_arrive(shared_address(&s.asked[i]));
+      // Where rows are to be cleared, somebody else says that they are there.
+      const uint32_t landing = shared_address(rows < kChunk ? &s.k_landed[i] : &s.full[i]);
+      if (rows == kChunk) barrier_arrive(shared_address(&s.k_landed[i]));  // so that its phases are chunks
+      barrier_expect(landing, bytes_of(rows));
+      load(shared_address(s.keys[i].k), &maps.k, parts.k, rows, turn.h / p.k_group, token, landing);
+    }
+    __syncwarp();
+    for (int t = lane_here(); t < rows; t += 32) {
+      const int64_t at = static_cast<int64_t>(token + t) * p.H + turn.h;
+      if (p.g != nullptr) copy_number(shared_address(&s.keys[i].rows.log[t]), p.g + at);
+      if (p.beta != nullptr) copy_number(shared_address(&s.keys[i].rows.beta[t]), p.beta + at);
+    }
+    arrive_copied(shared_address(&s.gated[i]));
+    __syncwarp();
+    ask_rest_of(c);
+  }
+  // Of chunks before c.
+  __device__ __forceinline__ void ask_rest_of(int c) {
+    if (rest < c) ask_rest(rest++);
+  }
+
+  // The output of chunk c, once it is there.
+  __device__ __forceinline__ void let_out(int c) const {
+    const int i = c % kLongValues;
+    wait(s.empty, c);
+    if (lane_here() == 0) {
+      fence_async();  // what others have written there is read by TMA, or written over by it
+      const auto [token, h] = s.going[i];
+      if (token >= 0) store_boxes(&maps.output, shared_address(s.values[i]), 0, h, token);
+    }
+    __syncwarp();
+  }
+
+  // Values of chunk c, whose keys have been asked for, and then queries.
+  __device__ __forceinline__ void ask_rest(int c) const {
+    if (c >= kLongValues) let_out(c - kLongValues);
+    GDN_STAMP(2, c, 2);
+    const Asked& ask = s.asks[c % kLongKeys];
+    const int token = ask.first, rows = ask.rows, h = ask.h, v = c % kLongValues, q = c % kLongQueries;
+    if (lane_here() == 0) {
+      const uint32_t landing = shared_address(rows < kChunk ? &s.v_landed[v] : &s.v_full[v]);
+      if (rows == kChunk) barrier_arrive(shared_address(&s.v_landed[v]));
+      stored_read();  // the output that was there
+      s.going[v] = {rows == kChunk ? token : -1, h};
+      barrier_expect(landing, bytes_of(rows));
+      load(shared_address(s.values[v]), &maps.v, parts.v, rows, h / p.v_group, token, landing);
+    }
+    __syncwarp();
+    if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);
+    __syncwarp();
+    if (lane_here() == 0) {
+      const uint32_t landing = shared_address(&s.q_landed[q]);
+      barrier_expect(landing, bytes_of(rows));
+      load(shared_address(s.queries[q].q), &maps.q, parts.q, rows, h / p.q_group, token, landing);
+    }
+    __syncwarp();
+  }
+
+  // That there is no more, to all who invert or find P, and to those who find K K^T and Q K^T ahead: of what is there, for nobody.
+  __device__ __forceinline__ void end_chunks() {
+    ask_rest_of(asked);
+    for (int c = asked; c < asked + kInverters; ++c) {
+      const int i = c % kLongKeys;
+      if (c >= kLongKeys) wait(s.keys_empty, c - kLongKeys);
+      __syncwarp();
+      if (lane_here() == 0) {
+        s.asks[i].rows = -1;
+        barrier_arrive(shared_address(&s.asked[i]));
+        barrier_arrive(shared_address(&s.full[i]));
+      }
+      __syncwarp();
+    }
+    if (asked >= kLongQueries) wait(s.q_empty, asked - kLongQueries);
+    __syncwarp();
+    if (lane_here() == 0) barrier_arrive(shared_address(&s.q_landed[asked % kLongQueries]));
+    __syncwarp();
+  }
+
+  __device__ __forceinline__ void run() {
+    wait_for_last();
+    fence_async_memory();
+    Turn turn = find(blockIdx.x);
+    bool ended = false;
+#pragma unroll 1
+    for (int number = 0;; ++number) {
+      // Sequences without tokens come last. Before they are told of, which waits for others: those wait for this.
+      if (turn.chunks <= 0 && !ended) end_chunks(), ended = true;
+      tell_turn(turn, number);
+      if (turn.chunks < 0) break;
+#pragma unroll 1
+      for (int c = 0; c < turn.chunks; ++c) ask_keys(turn, c);
+      turn = find(take_next());
+    }
+    for (int c = max(0, asked - kLongValues); c < asked; ++c) let_out(c);
+    if (lane_here() == 0) stored_all();
+  }
+};
+
+}  // namespace

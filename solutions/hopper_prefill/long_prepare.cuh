@@ -1,0 +1,128 @@
+// Of a block that prepares the chunks of long sequences itself: warps that find decays and T, of every second chunk; and one that
+// makes P of Q K^T.
+#pragma once
+#include "long_shared.cuh"
+#include "short_prepare.cuh"
+
+namespace {
+
+// Gates that there are not: alpha 1, beta 1, and behind a sequence's end 0. A lane has two tokens.
+__device__ __forceinline__ void settle_gates(const Problem& p, const Asked& asked, Rows& rows, int lane) {
+  if (asked.rows < kChunk || p.g == nullptr || p.beta == nullptr) {
+#pragma unroll
+    for (int t = 2 * lane; t < 2 * lane + 2; ++t) {
+      if (t >= asked.rows || p.g == nullptr) rows.log[t] = p.log_gates ? 0.f : 1.f;
+      if (t >= asked.rows || p.beta == nullptr) rows.beta[t] = t < asked.rows ? 1.f : 0.f;
+    }
+  }
+  __syncwarp();
+}
+
+// By a warp.
+template <class E>
+__device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp) {
+  const auto say = [](uint64_t* barrier) {
+    __syncwarp();
+    if (lane_here() < kLeavers) barrier_arrive(shared_address(barrier));
+  };
+  const auto clear = [&](const unsigned char* boxes, int rows, uint64_t* landed, int parity, uint64_t* full) {
+    barrier_wait(shared_address(landed), parity);
+    for (int half = 0; half < 2; ++half) clear_rows(shared_address(boxes) + half * kBoxBytes, rows, lane_here(), 32);
+    fence_async();
+    __syncwarp();
+    if (lane_here() == 0) barrier_arrive(shared_address(full));
+  };
+#pragma unroll 1
+  for (int c = warp;; c += kInverters) {
+    const auto i = [&] { return anew(c) % kLongKeys; };  // found again, as what depends on it is, and not kept
+    const int parity = c / kLongKeys & 1;
+    barrier_wait(shared_address(&s.asked[i()]), parity);
+    const Asked asked = read_asked(s.asks[i()]);
+    if (asked.rows < 0) break;
+    GDN_STAMP(2, c, 0);
+    {
+      auto& keys = s.keys[i()];
+      barrier_wait(shared_address(&s.gated[i()]), parity);
+      settle_gates(p, asked, keys.rows, lane_here());
+      find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here());
+    }
+    say(&s.decayed[i()]);
+    GDN_STAMP(2, c, 1);
+    if (asked.rows < kChunk) clear(s.keys[i()].k, asked.rows, &s.k_landed[i()], parity, &s.full[i()]);
+    barrier_wait(shared_address(&s.multiplied[warp]), c / kInverters & 1);
+    GDN_STAMP(2, c, 2);
+    {
+      auto& keys = s.keys[i()];
+      auto& room = s.rooms[warp];
+#ifndef LONG_NO_T
+      Inverter<E, kStaySize, false, true, true>{room.products, keys.rows, room.scratch, keys.tile.T[0], p.scale, lane_here()}.find();
+#endif
+    }
+    const int rows = read_asked(s.asks[i()]).rows;  // before another chunk's may stand there
+    fence_async();
+    say(&s.inverted[i()]);
+    GDN_STAMP(2, c, 3);
+    if (rows < kChunk) {  // values come later
+      const int v = c % kLongValues;
+      clear(s.values[v], rows, &s.v_landed[v], c / kLongValues & 1, &s.v_full[v]);
+    }
+  }
+}
+
+// By a warp: P of each chunk. Rows of blocks from the last one on, of which the next one's products come before stores.
+template <class E>
+__device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
+#pragma unroll 1
+  for (int c = 0;; ++c) {
+    const int lane = lane_here(), i = c % kLongKeys, parity = c / kLongKeys & 1;
+    barrier_wait(shared_address(&s.asked[i]), parity);
+    if (read_asked(s.asks[i]).rows < 0) break;
+    barrier_wait(shared_address(&s.decayed[i]), parity);
+    GDN_STAMP(2, c, 0);
+    barrier_wait(shared_address(&s.scored), c & 1);
+    GDN_STAMP(2, c, 1);
+    const Rows& rows = s.keys[i].rows;
+    // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
+    const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
+    float x[2][4][8];
+    const auto read = [&](int r) {
+#pragma unroll
+      for (int m = 0; m <= r; ++m) read_products(x[r % 2][m], s.scores, r, m, lane);
+    };
+    read(3);
+#pragma unroll
+    for (int r = 3; r >= 0; --r) {
+      if (r > 0) read(r - 1);
+      uint32_t words[4][4];
+      const float logs[2] = {rows.log[16 * r + lane / 4], rows.log[16 * r + lane / 4 + 8]};
+#pragma unroll
+      for (int m = 0; m <= r; ++m) {
+        float(&y)[8] = x[r % 2][m];
+        if (m == r) {
+          float weights[8];
+          weigh_diagonal(weights, rows.log, r, lane);
+#pragma unroll
+          for (int e = 0; e < 8; ++e) y[e] *= p.scale * weights[e];
+        } else {
+          const float end = rows.log[16 * m + 15];
+          float factors[4], weight[2];
+          column_factors(factors, rows.factor, m, lane);
+#pragma unroll
+          for (int e = 0; e < 2; ++e) weight[e] = p.scale * exp2_fast(logs[e] - end);
+#pragma unroll
+          for (int e = 0; e < 8; ++e) y[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+        }
+#pragma unroll
+        for (int e = 0; e < 4; ++e) words[m][e] = pack<E>(y[2 * e], y[2 * e + 1]);
+      }
+#pragma unroll
+      for (int m = 0; m <= r; ++m) stmatrix(to + block_of_square(r, m), words[m]);
+    }
+    fence_async();
+    __syncwarp();
+    if (lane < kLeavers) barrier_arrive(shared_address(&s.found[c % kLongQueries]));
+    GDN_STAMP(2, c, 2);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,16 @@
+#!/bin/bash
+# The builds that long_rows.py compares, into FOLDER: `bash solutions/hopper_prefill/trial/build.sh FOLDER`. Needs nvcc and no GPU.
+# PYTHON names the Python in which apache-tvm-ffi is installed; ONLY the builds to make.
+set -e
+here=$(cd "$(dirname "$0")/.." && pwd)
+mkdir -p "$1"
+tvm=$(${PYTHON:-python} -c "import pathlib, tvm_ffi; print(pathlib.Path(tvm_ffi.__file__).parent)")
+make() {  # name, flags
+  [ -n "$ONLY" ] && [[ " $ONLY " != *" $1 "* ]] && return
+  nvcc -std=c++17 -O2 --expt-relaxed-constexpr -Xcompiler -fPIC -shared -gencode=arch=compute_90a,code=sm_90a "${@:2}" \
+    -I"$tvm/include" "$here/trial/one.cu" -L"$tvm/lib" -ltvm_ffi -o "$folder/$1.so"
+}
+folder=$(cd "$1" && pwd)
+make new -DGDN_FORMS       # GDN_FORM=3 in the environment takes this form in every call, 0 what is chosen
+make no_t -DGDN_FORMS -DLONG_NO_T    # wrong results: what it would take if T cost nothing
+make clocks -DGDN_CLOCKS   # cycles of each step
