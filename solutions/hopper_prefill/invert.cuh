@@ -124,10 +124,10 @@ struct Inverter {
   float carried[3][2];
 
   __device__ __forceinline__ float beta_of(int r, int e) const { return rows.beta[16 * r + lane / 4 + 8 * e]; }
-  // Apart, of T by products of two terms there are no registers to keep it in.
+  // Apart, there are no registers to keep it in.
   template <int N>
   __device__ __forceinline__ float beta(int r, int e) const {
-    return Apart && N > 1 ? beta_of(r, e) : kept[r][e];
+    return Apart ? beta_of(r, e) : kept[r][e];
   }
   __device__ __forceinline__ void keep_betas() {
 #pragma unroll
@@ -146,7 +146,8 @@ struct Inverter {
   template <class M, int N>
   __device__ __forceinline__ void invert() {
     invert_diagonal<M, N>();
-    find_left_of_inverse<M, N>();
+    if constexpr (Apart) find_halves<M, N>();
+    else find_left_of_inverse<M, N>();
   }
 
   __device__ __forceinline__ void write_p(const float (&x)[8], int r, int m) const {
@@ -337,7 +338,7 @@ struct Inverter {
       for (int i = half; i < 4; i += 2) {
         const float first = x[2 * i] + carried[w][half];
         float second = x[2 * i + 1] + (first - round(first));
-        if (r == 3 && i >= 2) {
+        if ((Apart || r == 3) && i >= 2) {
           const float left = lane % 4 == 3 ? 0.f : second - round(second);
           const float pair = left + __shfl_xor_sync(kAllLanes, left, 1), all = pair + __shfl_xor_sync(kAllLanes, pair, 2);
           if (lane % 4 == 3) second += all;
@@ -361,7 +362,7 @@ struct Inverter {
       const float weight[2] = {-beta<N>(r, 0) * decay[0], -beta<N>(r, 1) * decay[1]};
       float factors[4], x[8];
       column_factors(factors, rows.factor, m, lane);
-      read_fragments(x, products + (Apart ? fragments_below(r, m) : fragments_of(r, m)), lane);
+      read_fragments(x, products + fragments_of(r, m), lane);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
       a[m] = Terms<M, N>(x);
@@ -423,35 +424,22 @@ struct Inverter {
     }
   }
 
-  // At once: all that a row of blocks takes is read before the first one. Of products of one term there are registers for it.
   template <class M, int N>
   __device__ __forceinline__ void find_left_of_inverse() {
     using Block = Terms<M, N>;
-    constexpr bool kAtOnce = Apart && N == 1;
     Block y[3];  // Y_01, Y_02, Y_12
-    Block a[3][3];
-    if constexpr (kAtOnce) {
-      keep_betas();
-#pragma unroll
-      for (int r = 1; r < 4; ++r) find_left<M, N>(a[r - 1], r);
-    }
 #pragma unroll
     for (int r = 1; r < 4; ++r) {
-      if constexpr (!kAtOnce) find_left<M, N>(a[r - 1], r);
-      Block own[3], inverse;
-      if constexpr (kAtOnce) {
-#pragma unroll
-        for (int m = 0; m < r; ++m) own[m] = inverse_of_transposed<M, N>(m);
-        inverse = inverse_of<M, N>(r);
-      }
+      Block a[3];
+      find_left<M, N>(a, r);
       float sums[3][8] = {}, found[3][8] = {};
 #pragma unroll
       for (int m = 0; m < r; ++m) {  // side by side: no product waits for the one before
-        if constexpr (!kAtOnce) own[m] = inverse_of_transposed<M, N>(m);
+        const Block own = inverse_of_transposed<M, N>(m);
 #pragma unroll
-        for (int w = 0; w <= m; ++w) multiply_terms<M, N>(sums[w], w == m ? own[m] : y[w + m - 1], a[r - 1][m]);
+        for (int w = 0; w <= m; ++w) multiply_terms<M, N>(sums[w], w == m ? own : y[w + m - 1], a[m]);
       }
-      if constexpr (!kAtOnce) inverse = inverse_of<M, N>(r);
+      const Block inverse = inverse_of<M, N>(r);
 #pragma unroll
       for (int w = 0; w < r; ++w) multiply_terms<M, N>(found[w], Block(sums[w]), inverse);
 #pragma unroll
@@ -460,6 +448,53 @@ struct Inverter {
         give<N>(found[w], r, w);
       }
     }
+  }
+
+  // T of the first 32 tokens and of the others, T_11 and T_22, and between them -(Gamma * K K^T)_21, which whoever advances applies by
+  // itself: V'_2 = T_22 (X_2 - (Gamma * K K^T)_21 V'_1). Products by mma.sync wait for those of others by wgmma: here are two in a row.
+  template <class M, int N>
+  __device__ __forceinline__ void find_halves() {
+    using Block = Terms<M, N>;
+    Block a[2], own[2], inverse[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = 2 * half + 1;
+      float x[8];
+      decayed_products(x, r, r - 1);
+      const float by[2] = {-beta_of(r, 0), -beta_of(r, 1)};
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] *= by[e / 2 % 2];
+      a[half] = Block(x);
+      own[half] = inverse_of_transposed<M, N>(r - 1), inverse[half] = inverse_of<M, N>(r);
+    }
+    float sums[2][8] = {}, found[2][8] = {};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) multiply_terms<M, N>(sums[half], own[half], a[half]);
+    const auto give_below = [&](int r, int m) {
+      float x[8];
+      decayed_products(x, r, m);
+      uint32_t words[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) words[e] = pack<E>(-x[2 * e], -x[2 * e + 1]);
+      stmatrix(shared_address(tile) + place_of(r, m) + turned(lane), words);
+    };
+    give_below(2, 0), give_below(2, 1);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) multiply_terms<M, N>(found[half], Block(sums[half]), inverse[half]);
+    give_below(3, 0), give_below(3, 1);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) give<N>(found[half], 2 * half + 1, 2 * half);
+  }
+  // Block m of row r of Gamma * K K^T, left of the diagonal.
+  __device__ __forceinline__ void decayed_products(float (&x)[8], int r, int m) const {
+    const int row = 16 * r + lane / 4;
+    const float end = rows.log[16 * m + 15];
+    const float decay[2] = {exp2_fast(rows.log[row] - end), exp2_fast(rows.log[row + 8] - end)};
+    float factors[4];
+    column_factors(factors, rows.factor, m, lane);
+    read_fragments(x, products + fragments_below(r, m), lane);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] *= decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
   }
 };
 

@@ -84,7 +84,9 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     }
     wgmma_commit();
   };
-  float(&z)[16] = y[0];  // K K^T, then Q K^T, where V' is not yet found
+  float(&z)[16] = y[1];  // K K^T, then Q K^T, where V' of the last tokens is not yet found
+  float(&last)[16] = reinterpret_cast<float(&)[16]>(x[16]);  // S K^T, then X^T, of these
+  uint32_t decayed[4][4];
   // Q K^T of chunk c, whose keys have been waited for, for the warp that finds P.
   const auto begin_scores = [&](uint32_t c) {
     barrier_wait(shared_address(s.q_landed) + 8 * (c % kLongQueries), c / kLongQueries & 1);
@@ -156,30 +158,50 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     p_here = barrier_test(of_queries(s.found), queries_parity());
     begin_scores(n + 1);
     GDN_STAMP(wg, n, 3);
+    const auto gamma = [&](int k) { return load_four(keys() + kFromStart + of_column + 64 * k); };
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int k = 0; k < 2; ++k) {
       load_v(k);
-      subtract_read_of<E>(bits[k], &x[8 * k], load_four(keys() + kFromStart + of_column + 64 * k));
+      subtract_read_of<E>(bits[k], &x[8 * k], gamma(k));
     }
     GDN_STAMP(wg, n, 4);
-    // The upper half of V' waits for Q K^T, whose sums are where it will be.
+    // V' of the first 32 tokens, then of the others, less what those have written (invert.cuh).
     wgmma_fence();
-    multiply_lower_high<E>(y[1], bits, keys() + kTile);
+    multiply_lower_low<E>(y[0], bits, keys() + kTile);
     wgmma_commit();
-    wgmma_wait<1>();
+#pragma unroll
+    for (int k = 2; k < 4; ++k) {
+      load_v(k);
+      subtract_read_in_place<E>(&x[8 * k], bits[k], gamma(k));
+    }
+    settle(last);
+    wgmma_wait<0>();
+    settle(y[0]);
     settle(o);
     keep(state_bits);
+    keep(bits);
     settle(z);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) pack_tokens<E>(bits[k], &y[0][8 * k]);
+    wgmma_fence();
+    multiply_below<E>(last, bits, keys() + kTile);
+    wgmma_commit();
+    // Meanwhile. The upper half of V' waits for Q K^T, whose sums are where it will be.
     __syncwarp();
     barrier_arrive_if(leaves(), of_queries(s.q_empty));
     barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
     write_scores();
-    wgmma_fence();
-    multiply_lower_low<E>(y[0], bits, keys() + kTile);
-    wgmma_commit();
     load_decays(rests, kToEnd, 0, 4);
     wgmma_wait<0>();
-    settle(y[0]);
+    settle(last);
+#pragma unroll
+    for (int k = 2; k < 4; ++k) pack_tokens<E>(bits[k], &x[8 * k]);
+    wgmma_fence();
+    multiply_last<E>(y[1], bits, keys() + kTile);
+    wgmma_commit();
+#pragma unroll
+    for (int k = 0; k < 2; ++k) decay_tokens<E>(decayed[k], &y[0][8 * k], rests[k]);
+    wgmma_wait<0>();
     settle(y[1]);
     keep(bits);
     GDN_STAMP(wg, n, 5);
@@ -188,8 +210,8 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   const auto use_v = [&](auto is_last) {
     float4 reads[4];  // scale gamma
     load_decays(reads, kReadOut, 0, 4);
-    uint32_t decayed[4][4];
-    decay_v<E>(decayed, y, rests);
+#pragma unroll
+    for (int k = 2; k < 4; ++k) decay_tokens<E>(decayed[k], &y[1][8 * (k - 2)], rests[k]);
     wgmma_fence();
     update_state<E, kStaySize>(S, decayed, keys());
     // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
@@ -197,8 +219,12 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     int turns = anew(min(p.H, 1));  // 1, which the compiler does not know
     do {
       turns = anew(turns - 1);
-      settle(y[0]), settle(y[1]), settle(o);
-      scale_read<E>(o, bits, y, reads);
+      settle(y[1]), settle(o);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        if (k >= 2) pack_tokens<E>(bits[k], &y[1][8 * (k - 2)]);
+        scale_tokens(&o[8 * k], reads[k]);
+      }
     } while (turns > 0);
     wgmma_fence();
     multiply_square<E>(o, bits, queries() + kP);  // + V'^T P^T
