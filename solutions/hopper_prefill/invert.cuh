@@ -455,21 +455,6 @@ struct Inverter {
   template <class M, int N>
   __device__ __forceinline__ void find_halves() {
     using Block = Terms<M, N>;
-    Block a[2], own[2], inverse[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int r = 2 * half + 1;
-      float x[8];
-      decayed_products(x, r, r - 1);
-      const float by[2] = {-beta_of(r, 0), -beta_of(r, 1)};
-#pragma unroll
-      for (int e = 0; e < 8; ++e) x[e] *= by[e / 2 % 2];
-      a[half] = Block(x);
-      own[half] = inverse_of_transposed<M, N>(r - 1), inverse[half] = inverse_of<M, N>(r);
-    }
-    float sums[2][8] = {}, found[2][8] = {};
-#pragma unroll
-    for (int half = 0; half < 2; ++half) multiply_terms<M, N>(sums[half], own[half], a[half]);
     const auto give_below = [&](int r, int m) {
       float x[8];
       decayed_products(x, r, m);
@@ -478,12 +463,43 @@ struct Inverter {
       for (int e = 0; e < 4; ++e) words[e] = pack<E>(-x[2 * e], -x[2 * e + 1]);
       stmatrix(shared_address(tile) + place_of(r, m) + turned(lane), words);
     };
-    give_below(2, 0), give_below(2, 1);
+    const auto prepare = [&](Block& a, int r) {
+      float x[8];
+      decayed_products(x, r, r - 1);
+      const float by[2] = {-beta_of(r, 0), -beta_of(r, 1)};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) multiply_terms<M, N>(found[half], Block(sums[half]), inverse[half]);
-    give_below(3, 0), give_below(3, 1);
+      for (int e = 0; e < 8; ++e) x[e] *= by[e / 2 % 2];
+      a = Block(x);
+    };
+    if constexpr (N == 1) {
+      Block a[2], own[2], inverse[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half) give<N>(found[half], 2 * half + 1, 2 * half);
+      for (int half = 0; half < 2; ++half) {
+        const int r = 2 * half + 1;
+        prepare(a[half], r);
+        own[half] = inverse_of_transposed<M, N>(r - 1), inverse[half] = inverse_of<M, N>(r);
+      }
+      float sums[2][8] = {}, found[2][8] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) multiply_terms<M, N>(sums[half], own[half], a[half]);
+      give_below(2, 0), give_below(2, 1);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) multiply_terms<M, N>(found[half], Block(sums[half]), inverse[half]);
+      give_below(3, 0), give_below(3, 1);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) give<N>(found[half], 2 * half + 1, 2 * half);
+    } else {  // one after the other: registers are short
+#pragma unroll
+      for (int r = 1; r < 4; r += 2) {
+        Block a;
+        prepare(a, r);
+        float sums[8] = {}, found[8] = {};
+        multiply_terms<M, N>(sums, inverse_of_transposed<M, N>(r - 1), a);
+        multiply_terms<M, N>(found, Block(sums), inverse_of<M, N>(r));
+        give<N>(found, r, r - 1);
+      }
+      give_below(2, 0), give_below(2, 1), give_below(3, 0), give_below(3, 1);
+    }
   }
   // Block m of row r of Gamma * K K^T, left of the diagonal.
   __device__ __forceinline__ void decayed_products(float (&x)[8], int r, int m) const {

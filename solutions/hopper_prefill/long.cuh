@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kLongThreads = 384;
 #ifndef LONG_ADV
-#define LONG_ADV 208
-#define LONG_PREP 88
+#define LONG_ADV 216
+#define LONG_PREP 72
 #endif
 constexpr int kLongAdvanceRegisters = LONG_ADV, kLongPrepareRegisters = LONG_PREP;
 #ifndef LONG_ANY

@@ -85,7 +85,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_commit();
   };
   float(&z)[16] = y[1];  // K K^T, then Q K^T, where V' of the last tokens is not yet found
-  float(&last)[16] = reinterpret_cast<float(&)[16]>(x[16]);  // S K^T, then X^T, of these
+  
   uint32_t decayed[4][4];
   // Q K^T of chunk c, whose keys have been waited for, for the warp that finds P.
   const auto begin_scores = [&](uint32_t c) {
@@ -165,6 +165,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       subtract_read_of<E>(bits[k], &x[8 * k], gamma(k));
     }
     GDN_STAMP(wg, n, 4);
+    float added[16];
+    wgmma_wait<1>();  // S Q^T is there long since: the registers of its left operand are wanted
+    settle(o);
+    keep(state_bits);
     // V' of the first 32 tokens, then of the others, less what those have written (invert.cuh).
     wgmma_fence();
     multiply_lower_low<E>(y[0], bits, keys() + kTile);
@@ -172,33 +176,32 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
 #pragma unroll
     for (int k = 2; k < 4; ++k) {
       load_v(k);
-      subtract_read_in_place<E>(&x[8 * k], bits[k], gamma(k));
+      subtract_read_to<E>(&added[8 * (k - 2)], &x[8 * k], bits[k], gamma(k));
     }
-    settle(last);
+    settle(added);
     wgmma_wait<0>();
     settle(y[0]);
-    settle(o);
-    keep(state_bits);
-    keep(bits);
     settle(z);
+    keep(bits);
 #pragma unroll
     for (int k = 0; k < 2; ++k) pack_tokens<E>(bits[k], &y[0][8 * k]);
     wgmma_fence();
-    multiply_below<E>(last, bits, keys() + kTile);
+    multiply_below<E>(added, bits, keys() + kTile);
     wgmma_commit();
     // Meanwhile. The upper half of V' waits for Q K^T, whose sums are where it will be.
     __syncwarp();
     barrier_arrive_if(leaves(), of_queries(s.q_empty));
     barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
     write_scores();
-    load_decays(rests, kToEnd, 0, 4);
     wgmma_wait<0>();
-    settle(last);
+    settle(added);
+    keep(bits);
 #pragma unroll
-    for (int k = 2; k < 4; ++k) pack_tokens<E>(bits[k], &x[8 * k]);
+    for (int k = 2; k < 4; ++k) pack_tokens<E>(bits[k], &added[8 * (k - 2)]);
     wgmma_fence();
     multiply_last<E>(y[1], bits, keys() + kTile);
     wgmma_commit();
+    load_decays(rests, kToEnd, 0, 4);
 #pragma unroll
     for (int k = 0; k < 2; ++k) decay_tokens<E>(decayed[k], &y[0][8 * k], rests[k]);
     wgmma_wait<0>();
