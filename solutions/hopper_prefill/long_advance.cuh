@@ -86,6 +86,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   };
   float(&z)[16] = y[1];  // K K^T, then Q K^T, where V' of the last tokens is not yet found
   
+  float added[16];  // X^T of the last tokens
   uint32_t decayed[4][4];
   // Q K^T of chunk c, whose keys have been waited for, for the warp that finds P.
   const auto begin_scores = [&](uint32_t c) {
@@ -165,7 +166,6 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       subtract_read_of<E>(bits[k], &x[8 * k], gamma(k));
     }
     GDN_STAMP(wg, n, 4);
-    float added[16];
     wgmma_wait<1>();  // S Q^T is there long since: the registers of its left operand are wanted
     settle(o);
     keep(state_bits);
@@ -196,6 +196,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_wait<0>();
     settle(added);
     keep(bits);
+    GDN_STAMP(wg, n, 5);
+  };
+  // State and output; in the end S K^T of the next chunk is under way, if there is one.
+  const auto use_v = [&](auto is_last) {
 #pragma unroll
     for (int k = 2; k < 4; ++k) pack_tokens<E>(bits[k], &added[8 * (k - 2)]);
     wgmma_fence();
@@ -204,21 +208,25 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     load_decays(rests, kToEnd, 0, 4);
 #pragma unroll
     for (int k = 0; k < 2; ++k) decay_tokens<E>(decayed[k], &y[0][8 * k], rests[k]);
-    wgmma_wait<0>();
+    // What the first tokens write is added to the state meanwhile.
+    wgmma_fence();
+    update_state_half<E, 0, 2>(S[0], decayed, keys());
+    update_state_half<E, 0, 2>(S[1], decayed, keys() + kBoxBytes);
+    wgmma_commit();
+    wgmma_wait<1>();
     settle(y[1]);
     keep(bits);
-    GDN_STAMP(wg, n, 5);
-  };
-  // State and output; in the end S K^T of the next chunk is under way, if there is one.
-  const auto use_v = [&](auto is_last) {
     float4 reads[4];  // scale gamma
     load_decays(reads, kReadOut, 0, 4);
 #pragma unroll
     for (int k = 2; k < 4; ++k) decay_tokens<E>(decayed[k], &y[1][8 * (k - 2)], rests[k]);
     wgmma_fence();
-    update_state<E, kStaySize>(S, decayed, keys());
-    // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
+    update_state_half<E, 2, 4>(S[0], decayed, keys());
+    wgmma_commit();
+    update_state_half<E, 2, 4>(S[1], decayed, keys() + kBoxBytes);
+    wgmma_commit();
     GDN_STAMP(wg, n, 6);
+    // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
     int turns = anew(min(p.H, 1));  // 1, which the compiler does not know
     do {
       turns = anew(turns - 1);

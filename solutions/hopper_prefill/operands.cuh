@@ -84,6 +84,13 @@ __device__ __forceinline__ void update_state(Slice<D>& S, const uint32_t (&decay
   }
 }
 
+// The same of tokens from 16 From to 16 End - 1.
+template <class E, int From, int End>
+__device__ __forceinline__ void update_state_half(float (&S)[32], const uint32_t (&decayed)[4][4], uint32_t box) {
+#pragma unroll
+  for (int k = From; k < End; ++k) wgmma<E, 1>(S, decayed[k], descriptor(box, 2048 * k), 1);
+}
+
 // scale (S Q^T) diag(gamma), `reads` = scale gamma; and V'^T as a left operand.
 template <class E>
 __device__ __forceinline__ void scale_read(float (&o)[32], uint32_t (&bits)[4][4], const float (&y)[2][16],
