@@ -54,7 +54,32 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     {
       auto& keys = s.keys[i()];
       auto& room = s.rooms[warp];
-#ifndef LONG_NO_T
+// What slows those who advance (trial/probes.py): as many instructions in a loop, in a straight line, of mma.sync.
+#if LONG_PROBE == 1
+      float a[2] = {1.f, 2.f};
+#pragma unroll 1
+      for (int k = 0; k < 80; ++k) {
+#pragma unroll
+        for (int j = 0; j < 16; ++j) asm volatile("fma.rn.f32 %0, %0, %1, %1;" : "+f"(a[0]) : "f"(a[1]));
+      }
+      if (a[0] == 1.2345f) room.scratch.diagonal[0][0] = a[0];
+#elif LONG_PROBE == 2
+      float a[8] = {1.f, 2.f, 3, 4, 5, 6, 7, 8};
+#pragma unroll
+      for (int k = 0; k < 944; ++k) asm volatile("fma.rn.f32 %0, %0, %1, %1;" : "+f"(a[k % 7]) : "f"(a[7]));
+      for (int k = 1; k < 7; ++k) a[0] += a[k];
+      if (a[0] == 1.2345f) room.scratch.diagonal[0][0] = a[0];
+#elif LONG_PROBE == 3
+      float d[2][4] = {};
+      const uint32_t a[4] = {};
+#pragma unroll 1
+      for (int k = 0; k < 20; ++k) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) mma<E>(d[j % 2], a, 0, 0);
+        d[0][0] += d[1][0];
+      }
+      if (d[0][0] == 1.2345f) room.scratch.diagonal[0][0] = d[0][0];
+#elif !defined(LONG_NO_T)
       Inverter<E, kStaySize, false, true, true>{room.products, keys.rows, room.scratch, keys.tile.T[0], p.scale, lane_here()}.find();
 #endif
     }
