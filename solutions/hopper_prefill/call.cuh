@@ -127,7 +127,6 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   if (how.stays) {
     p.queue = reinterpret_cast<int*>(p.transfer + size.states);
     p.stays = static_cast<int>(std::min<int64_t>(multiprocessors, N * H));
-    if (how.ahead && N * H <= multiprocessors) p.queue = nullptr;  // nobody takes a second one
   }
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
@@ -135,14 +134,9 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const int halves = static_cast<int>(D) / 64;
   const Maps maps{boxes(q, halves), boxes(k, halves), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1),
                   how.stays ? state_boxes(p.initial_state, N * H * D) : CUtensorMap{}};
-#ifdef GDN_ONLY_LONG
-  launch_long<__nv_bfloat16>(p, maps, short_boxes(q, k, v, p), stream);
-  return;
-#else
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
     if constexpr (kShortFits) {
-      if (how.ahead) return launch_long<E>(p, maps, short_boxes(q, k, v, p), stream);
       if (how.prepares) return launch_short<E>(p, maps, short_boxes(q, k, v, p), stream);
     }
     if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);
@@ -151,7 +145,6 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
     run(how.groups == 1 ? launch_all<E, 128, 1, false> : launch_all<E, 128, 2, false>);
   };
   same(type, kFloat16) ? run_typed.template operator()<__half>() : run_typed.template operator()<__nv_bfloat16>();
-#endif
 }
 
 template <bool KFirst>

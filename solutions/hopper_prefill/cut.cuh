@@ -7,8 +7,8 @@
 #include "choose.cuh"
 #include "device.cuh"
 #include "join.cuh"
-#include "long_shared.cuh"
 #include "queue.cuh"
+#include "short_shared.cuh"
 
 namespace {
 
@@ -20,8 +20,7 @@ struct Cut {
   int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
   bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
-  bool prepares = false;  // .. and prepare their chunks themselves ..
-  bool ahead = false;     // .. the next one's first product under way: of long sequences
+  bool prepares = false;  // .. and prepare their chunks themselves
   bool decides() const { return most + whole > 0; }
 };
 
@@ -38,7 +37,7 @@ Workspace workspace_of(const Cut& how, const Batch& batch) {
           how.stays ? queue_size(batch.sequences) : 0};
 }
 
-#if defined(GDN_CLOCKS) || defined(GDN_FORMS)
+#ifdef GDN_CLOCKS
 int given(const char* name, int otherwise) {  // what else there could be
   const char* const text = std::getenv(name);
   return text == nullptr ? otherwise : std::atoi(text);
@@ -108,9 +107,6 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   const bool many = pairs >= 2 * multiprocessors;  // each multiprocessor has several
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
   const bool may_have_more = pairs > multiprocessors && sequences > 1 && sequences <= kDecided;
-#if defined(GDN_CLOCKS) || defined(GDN_FORMS)
-  if (const int form = given("GDN_FORM", 0); form != 0) return {2, 0, 0, false, 0, 0, true, form >= 2, form == 3};
-#endif
 #ifdef GDN_CLOCKS
   if (const int groups = given("GDN_GROUPS", 0); groups != 0) {
     const bool whole = groups == 2 && two_will_do && sequences <= kDecided && given("GDN_LAST", 0) != 0;

@@ -12,7 +12,7 @@
 
 #include "cut.cuh"
 #include "prefill.cuh"
-#include "long.cuh"
+#include "short.cuh"
 #include "stay.cuh"
 
 namespace {
@@ -91,18 +91,6 @@ void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, cu
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, sizeof(Short), p.device, allowed);
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kShortThreads, sizeof(Short), stream, p, maps, parts);
-}
-
-template <class E>
-void launch_long(const Problem& p, const Maps& maps, const ShortMaps& parts, cudaStream_t stream) {
-  if (p.queue != nullptr) {
-    gdn_order_kernel<kOrderThreads><<<1, kOrderThreads, kBins * sizeof(int), stream>>>(p);
-    TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
-  }
-  constexpr auto kernel = gdn_long_kernel<E>;
-  static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Long), p.device, allowed);
-  launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kLongThreads, sizeof(Long), stream, p, maps, parts);
 }
 
 template <class E, int D, int Groups, bool Checkpoints>

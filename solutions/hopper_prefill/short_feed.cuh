@@ -12,11 +12,13 @@ struct ShortMaps {
   CUtensorMap q[3], k[3], v[3], states;
 };
 
-// What a warp that feeds asks for, of the (sequence, head) that its block has one after the other.
-struct TurnFeeder {
+// By a warp. A chunk is asked for as soon as its place is free, a state as soon as the one before has been read.
+struct ShortFeeder {
   const Problem& p;
+  Short& s;
   const Maps& maps;
   const ShortMaps& parts;
+  int asked = 0;  // chunks, of all turns
 
   __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
 
@@ -28,34 +30,13 @@ struct TurnFeeder {
   __device__ __forceinline__ Turn find(int pair) const {
     if (pair >= p.N * p.H) return {0, 0, -1, 0, 0};
     const int rank = pair / p.H, h = pair - rank * p.H;
-    const int n = p.queue == nullptr ? rank : uniform(*reinterpret_cast<const volatile int*>(p.queue + kQueued + rank));
+    const int n = uniform(*reinterpret_cast<const volatile int*>(p.queue + kQueued + rank));
     const int start = uniform(static_cast<int>(bound(p, n))), end = uniform(static_cast<int>(bound(p, n + 1)));
     return {n, h, end < start ? 0 : (end - start + kChunk - 1) / kChunk, start, end};
   }
   __device__ __forceinline__ int take_next() const {
-    if (p.queue == nullptr) return p.N * p.H;  // each block has one
     return uniform(lane_here() == 0 ? atomicAdd(p.queue, 1) : 0);
   }
-
-  // 64 rows of a head, or as many as there are boxes for.
-  __device__ __forceinline__ static void load(uint32_t to, const CUtensorMap* whole, const CUtensorMap* parts, int rows, int head,
-                                              int token, uint32_t landing) {
-    const int size = (rows + kShortRows - 1) / kShortRows;
-    if (size == kChunk / kShortRows) return load_boxes(to, whole, 0, head, token, landing);
-    load_boxes(to, parts + size - 1, 0, head, token, landing);
-    load_boxes(to + kBoxBytes, parts + size - 1, 1, head, token, landing);
-  }
-  // Of such boxes.
-  __device__ __forceinline__ static int bytes_of(int rows) { return (rows + kShortRows - 1) / kShortRows * kShortRows * 256; }
-};
-
-// By a warp. A chunk is asked for as soon as its place is free, a state as soon as the one before has been read.
-struct ShortFeeder : TurnFeeder {
-  Short& s;
-  int asked = 0;  // chunks, of all turns
-
-  __device__ __forceinline__ ShortFeeder(const Problem& p, Short& s, const Maps& maps, const ShortMaps& parts)
-      : TurnFeeder{p, maps, parts}, s(s) {}
 
   // A slice for each warpgroup, as soon as that has read the one before.
   __device__ __forceinline__ void ask_state(const Turn& turn, int number) const {
@@ -98,9 +79,18 @@ struct ShortFeeder : TurnFeeder {
     __syncwarp();
   }
 
+  // 64 rows of a head, or as many as there are boxes for.
+  __device__ __forceinline__ void load(uint32_t to, const CUtensorMap* whole, const CUtensorMap* parts, int rows, int head,
+                                       int token, uint32_t landing) const {
+    const int size = (rows + kShortRows - 1) / kShortRows;
+    if (size == kChunk / kShortRows) return load_boxes(to, whole, 0, head, token, landing);
+    load_boxes(to, parts + size - 1, 0, head, token, landing);
+    load_boxes(to + kBoxBytes, parts + size - 1, 1, head, token, landing);
+  }
+
   __device__ __forceinline__ void ask_chunk(const Turn& turn, int c) {
     const int i = asked % kShortPlaces, token = turn.start + c * kChunk, rows = min(turn.end - token, kChunk);
-    const int bytes = bytes_of(rows);  // of k, and of q and v
+    const int bytes = (rows + kShortRows - 1) / kShortRows * kShortRows * 256;  // of k, and of q and v
     auto& place = s.places[i];
     const bool first = asked < kShortPlaces;
     if (!first) wait_keys_empty(asked - kShortPlaces);

@@ -57,8 +57,9 @@ __device__ __forceinline__ void multiply_lower_blocks(uint32_t a, uint32_t b, in
 }
 
 // What a lane is to invert or to find P of.
-__device__ __forceinline__ Asked read_asked(const Asked& asked) {
+__device__ __forceinline__ Asked read_asked(const Short& s, int i) {
   const auto uniform = [](int x) { return __shfl_sync(kAllLanes, x, 0); };
+  const Asked& asked = s.asks[i];
   return {uniform(asked.first), uniform(asked.rows), uniform(asked.h)};
 }
 
@@ -90,7 +91,7 @@ __device__ __forceinline__ void invert_short(const Problem& p, Short& s, int i) 
       if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i]));
     };
     barrier_wait(shared_address(&s.asked[i]), parity);
-    const Asked asked = read_asked(s.asks[i]);
+    const Asked asked = read_asked(s, i);
     if (asked.rows < 0) break;
     read_gates(p, asked, place.rows, lane);
     find_decays(p, place.rows, place.tile.decays, nullptr, lane);
@@ -128,7 +129,7 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Short& s) {
       if (lane < kLeavers) barrier_arrive(shared_address(&barriers[i]));
     };
     barrier_wait(shared_address(&s.asked[i]), parity);
-    const Asked asked = read_asked(s.asks[i]);
+    const Asked asked = read_asked(s, i);
     if (asked.rows < 0) break;
     barrier_wait(shared_address(&s.v_landed[i]), parity);
     if (asked.rows < kChunk) {
