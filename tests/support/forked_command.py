@@ -66,7 +66,8 @@ def run(
     before: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """As `subprocess.run([python, "-m", "gdnspec", ..])`, or of a script, with its output captured. `before`: a
-    function of a module beside this one, called in the command's process before the command."""
+    function of a module beside this one, called in the command's process before the command. A script finds modules in
+    the PYTHONPATH of its environment, too."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         streams = [f"/proc/{os.getpid()}/fd/{stream.fileno()}" for stream in (out, err)]
         where = str(cwd or Path.cwd())
@@ -140,7 +141,8 @@ def _start(
     if before is not None:
         before()
     if script is not None:
-        sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.parent)]
+        added = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        sys.argv, sys.path[:0] = [str(script), *arguments], [str(script.parent), *filter(None, added)]
         runpy.run_path(str(script), run_name="__main__")
         return
     sys.argv = ["gdnspec", *arguments]
