@@ -20,6 +20,7 @@ from patience import PATIENCE
 # Until all tests are collected: half of that time went into looking for garbage among what is loaded and stays.
 gc.disable()
 
+read_once.solutions_of_the_checkout()
 read_once.workloads_of_the_checkout()
 read_once.faults_of_the_checkout()
 

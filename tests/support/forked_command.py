@@ -44,6 +44,9 @@ PRELOADED = [
 
 HERE = str(Path(__file__).parent)
 
+# Commands that start no worker: none is forked that would fork them.
+READING = [[name] for name in ("compare", "list", "new", "report", "show", "validate", "which", "workloads")]
+
 # One server for each test process: it has one thread and runs nothing but forks.
 context = multiprocessing.get_context("forkserver")
 context.set_forkserver_preload(PRELOADED)
@@ -89,14 +92,17 @@ def run(
 class Forked:
     """A script that goes on beside the test, with what a test uses of a `subprocess.Popen`."""
 
-    def __init__(self, script: Path, arguments: list[str], log: Path) -> None:
+    def __init__(
+        self, script: Path, arguments: list[str], log: Path, environment: dict[str, str] | None = None
+    ) -> None:
         """`log`: a file that gets what it says on stderr, after what is there."""
         log.touch()
         self._out = tempfile.NamedTemporaryFile()  # noqa: SIM115
         streams = [self._out.name, str(log)]
         ensure_server()
         self._process = context.Process(
-            target=_start, args=(arguments, dict(os.environ), str(Path.cwd()), streams, script, None)
+            target=_start,
+            args=(arguments, {**os.environ, **(environment or {})}, str(Path.cwd()), streams, script, None),
         )
         self._process.start()
         assert self._process.pid is not None
@@ -115,6 +121,7 @@ class Forked:
     def wait(self, timeout: float) -> int:
         self._process.join(timeout)
         assert self._process.exitcode is not None, "it has not ended"
+        self.out = Path(self._out.name).read_text()
         self._out.close()
         return self._process.exitcode
 
@@ -149,5 +156,6 @@ def _start(
 
     from gdnspec.cli.main import main
 
-    with contextlib.suppress(BrokenPipeError), forked_workers.below():
+    reads = arguments[:1] in READING or "--help" in arguments
+    with contextlib.suppress(BrokenPipeError), contextlib.nullcontext() if reads else forked_workers.below():
         main()

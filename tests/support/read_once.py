@@ -1,6 +1,6 @@
 """What nearly every command reads or makes anew, and what is the same in all of them as long as tests run: the lines of
-the checkout's workloads and its tables of faults, in each process once, and the script of the report's charts, once in
-all."""
+the checkout's workloads, its solutions and its tables of faults, in each process once, and the script of the report's
+charts, once in all."""
 
 import fcntl
 import os
@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from gdnspec import paths
-from gdnspec.catalog import faults, workloads
-from gdnspec.catalog.definitions import Found
+from gdnspec.catalog import faults, solutions, workloads
+from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.model.workload import Workload
 
 SHARED = "GDNSPEC_TESTS_SHARED"  # in the environment: a folder of all processes of this test run
@@ -32,6 +32,23 @@ def _loaded(file: Path, found: Found) -> list[Workload]:
     if file not in _read or _read[file][0] is not found:
         _read[file] = found, _load(file, found)
     return [*_read[file][1]]
+
+
+_solutions: dict[Path, tuple[dict[str, Found], solutions.Solution]] = {}
+_load_solution = solutions.load_solution
+
+
+def solutions_of_the_checkout() -> None:
+    """From now on `solutions` gives, of each folder of the checkout, what it gave before: with the same definitions."""
+    solutions.load_solution = _solution
+
+
+def _solution(folder: Path) -> solutions.Solution:
+    if folder.parent not in (CHECKOUT / "solutions", CHECKOUT / "peers"):
+        return _load_solution(folder)
+    if folder not in _solutions or _solutions[folder][0] is not definitions():
+        _solutions[folder] = definitions(), _load_solution(folder)
+    return _solutions[folder][1]
 
 
 _read_table = faults.read_table
