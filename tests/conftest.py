@@ -88,6 +88,7 @@ def workers() -> None:
     """Where a test judges in its own process."""
     forked_command.ensure_server()
     forked_workers.open_beside(forked_command.context)
+    forked_command.answers_from_forks(beside=True)
 
 
 def command_lines() -> list[bytes]:

@@ -28,8 +28,8 @@ def test_a_block_runs(page: str, text: str, tmp_path: Path) -> None:
     judges = "verdict" in text
     file.write_text(text + ("print(verdict)\n" if judges and "import pytest" not in text else ""))
     if "import pytest" in text:
-        words = ["-q", "-p", "no:cacheprovider", str(file)]
-        done = forked_command.run(words, {**os.environ}, tmp_path, script=ROOT / "tests/support/pytest_process.py")
+        words = ["pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        done = forked_command.run(words, {**os.environ}, tmp_path, script=forked_command.MODULE)
     else:
         done = forked_command.run([], {**os.environ}, tmp_path, script=file)
     assert done.returncode == 0, done.stdout + done.stderr

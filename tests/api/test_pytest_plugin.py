@@ -4,7 +4,6 @@ import os
 from pathlib import Path
 
 import forked_command
-from conftest import ROOT
 
 TEST = """
 import gdnspec, pytest
@@ -24,8 +23,8 @@ def test_wrong(workload):
 
 def run(tmp_path: Path, text: str, *words: str) -> str:
     (tmp_path / "test_mine.py").write_text(text)
-    command = ["-q", "-p", "no:cacheprovider", *words, str(tmp_path)]
-    done = forked_command.run(command, {**os.environ}, tmp_path, script=ROOT / "tests/support/pytest_process.py")
+    command = ["pytest", "-q", "-p", "no:cacheprovider", *words, str(tmp_path)]
+    done = forked_command.run(command, {**os.environ}, tmp_path, script=forked_command.MODULE)
     return done.stdout + done.stderr
 
 

@@ -9,8 +9,11 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import forked_workers
@@ -28,6 +31,7 @@ PRELOADED = [
     "gdnspec.bench.speed",
     "gdnspec.check.run",
     "gdnspec.numerics.freeze",
+    "gdnspec.build.dry",
     "gdnspec.check.selftest",
     "forked_workers",
     "torch",
@@ -43,6 +47,7 @@ PRELOADED = [
 ]
 
 HERE = str(Path(__file__).parent)
+MODULE = Path(HERE) / "module_process.py"  # a script whose arguments are a module of any package, and its own
 
 # Commands that start no worker: none is forked that would fork them.
 READING = [[name] for name in ("compare", "list", "new", "report", "show", "validate", "which", "workloads")]
@@ -126,6 +131,46 @@ class Forked:
         return self._process.exitcode
 
 
+def answers_from_forks(beside: bool) -> None:
+    """From now on a Triton solution runs up to its launches (build/dry.py) in a fork: of the server, `beside` a process
+    that is no good to fork, or of this process."""
+    from gdnspec.build import dry
+
+    def answer(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[:2] != [sys.executable, "-m"]:
+            return subprocess.run(command, **options)
+        with tempfile.NamedTemporaryFile("w") as given:
+            given.write(options["input"])
+            given.flush()
+            run_it = run if beside else _run_fork
+            return run_it([command[2], given.name], options["env"], script=Path(HERE) / "asked_process.py")
+
+    dry.subprocess = SimpleNamespace(**{**vars(subprocess), "run": answer})  # type: ignore[attr-defined]
+
+
+def _run_fork(arguments: list[str], environment: dict[str, str], script: Path) -> subprocess.CompletedProcess[str]:
+    """As `run`, of a process that has torch and no thread besides its first."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = os.fork()
+        if process == 0:
+            code = 1
+            try:
+                streams = [f"/proc/self/fd/{stream.fileno()}" for stream in (out, err)]
+                _start(arguments, environment, str(Path.cwd()), streams, script, None)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush(), sys.stderr.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        said = []
+        for stream in (out, err):
+            stream.seek(0)
+            said.append(stream.read().decode())
+        return subprocess.CompletedProcess(arguments, code, *said)
+
+
 def _start(
     arguments: list[str],
     environment: dict[str, str],
@@ -156,6 +201,7 @@ def _start(
 
     from gdnspec.cli.main import main
 
+    answers_from_forks(beside=False)
     reads = arguments[:1] in READING or "--help" in arguments
     with contextlib.suppress(BrokenPipeError), contextlib.nullcontext() if reads else forked_workers.below():
         main()
