@@ -9,6 +9,7 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 
+read_once.definitions_of_the_checkout()
 read_once.solutions_of_the_checkout()
 solutions()
 read_once.workloads_of_the_checkout()
