@@ -20,6 +20,8 @@ from patience import PATIENCE
 # Until all tests are collected: half of that time went into looking for garbage among what is loaded and stays.
 gc.disable()
 
+read_once.definitions_of_the_checkout()
+read_once.solutions_of_the_checkout()
 read_once.workloads_of_the_checkout()
 read_once.faults_of_the_checkout()
 
@@ -37,12 +39,19 @@ with contextlib.suppress(ImportError):  # `make gpu-test` uses the packages that
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Of the C library, in the environment that it reads at start: memory that is given back for a moment is cleared again,
+# page by page, which was half of what a check costs the kernel.
+KEEPS_MEMORY = {
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TOP_PAD_": str(1 << 24),
+}  # fmt: skip
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ and config.getoption("numprocesses", None):
         compiled_once.compile_all(config, ROOT)
+        os.environ.update(KEEPS_MEMORY)
 
 
 def pytest_collection_finish() -> None:
@@ -87,6 +96,7 @@ def workers() -> None:
     """Where a test judges in its own process."""
     forked_command.ensure_server()
     forked_workers.open_beside(forked_command.context)
+    forked_command.answers_from_forks(beside=True)
 
 
 def command_lines() -> list[bytes]:

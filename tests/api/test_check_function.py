@@ -1,9 +1,11 @@
 """gdnspec.check, gdnspec.definition: the judge and the definitions from Python."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import forked_command
 import gdnspec
 import pytest
 import torch
@@ -156,7 +158,7 @@ def test_it_may_run_in_a_process_of_its_own(tmp_path: Path) -> None:
         "    got = verdict.failures[0].outputs[1].worst.got\n"
         "    print(verdict.isolated, got > 1 and got != os.getpid(), verdict.failures[0].isolation)\n"
     )
-    done = subprocess.run([sys.executable, file], capture_output=True, text=True, cwd=tmp_path)
+    done = forked_command.run([], dict(os.environ), tmp_path, script=file)
     assert done.stdout.startswith("True True"), done.stdout + done.stderr
 
 

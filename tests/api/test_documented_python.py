@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import forked_command
@@ -30,8 +28,8 @@ def test_a_block_runs(page: str, text: str, tmp_path: Path) -> None:
     judges = "verdict" in text
     file.write_text(text + ("print(verdict)\n" if judges and "import pytest" not in text else ""))
     if "import pytest" in text:
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
-        done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
+        words = ["pytest", "-q", "-p", "no:cacheprovider", str(file)]
+        done = forked_command.run(words, {**os.environ}, tmp_path, script=forked_command.MODULE)
     else:
         done = forked_command.run([], {**os.environ}, tmp_path, script=file)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import Run
 from gdnspec import SpecError, ops
@@ -31,9 +32,10 @@ def renamed(folder: Path, name: str, namespace: str | None = None) -> Family:
     return at(folder / "definitions" / name)
 
 
-def test_a_family_from_outside_brings_operators() -> None:
+def test_a_family_from_outside_brings_operators(tmp_path: Path) -> None:
     environment = os.environ | {"GDNSPEC_DEFINITIONS": str(DEFINITIONS)}
-    done = subprocess.run([sys.executable, "-c", OUTSIDE], capture_output=True, text=True, env=environment)
+    (tmp_path / "program.py").write_text(OUTSIDE)
+    done = forked_command.run([], environment, script=tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
 
 

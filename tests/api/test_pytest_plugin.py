@@ -1,8 +1,9 @@
 """The marker for pytest, as a project beside this one would use it."""
 
-import subprocess
-import sys
+import os
 from pathlib import Path
+
+import forked_command
 
 TEST = """
 import gdnspec, pytest
@@ -22,8 +23,8 @@ def test_wrong(workload):
 
 def run(tmp_path: Path, text: str, *words: str) -> str:
     (tmp_path / "test_mine.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    command = ["pytest", "-q", "-p", "no:cacheprovider", *words, str(tmp_path)]
+    done = forked_command.run(command, {**os.environ}, tmp_path, script=forked_command.MODULE)
     return done.stdout + done.stderr
 
 

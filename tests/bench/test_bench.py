@@ -28,6 +28,7 @@ from gdnspec.numerics.floor import BELIEVED, Work, bound, floor, work
 from gdnspec.report.units import shown_time
 from gdnspec.sandbox.parent.process import Child
 from gdnspec.sandbox.wire.arena import create
+from helpers_unit import line
 
 ARGS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
 HEAD = f"def run{ARGS}:\n"
@@ -302,6 +303,47 @@ def test_what_is_wrong_or_interpreted_is_not_timed(gdnspec: Run, make_solution: 
     done = gdnspec("bench", "gdn_decode_k_last", "--device", "cpu", "--solution", "triton_recurrent")
     assert done.returncode == 3
     assert "so it is not timed" in done.stdout + done.stderr
+
+
+def sampled(make_solution: Make, body: str, name: str, **more: Any) -> Trace:
+    """The trace of a workload of nine rows, of which three rows and three groups of heads are judged."""
+    found, where = definition("gdn_decode_k_last"), machine.device("cpu")
+    assert where is not None
+    judged = {"sequences": 3, "heads": 3}
+    large = line(found, "synthetic-gva-256x512-d8", drawn="device", judged=judged, batch=9, suite="performance")
+    (job,) = plan([load_solution(make_solution(HEAD + body, name=name, **more))], [(found, [large])], where)
+    with Measurer(Checker("cpu", Options(), print), None, 0.2, "gdnspec bench", 1) as measurer:
+        return measurer.trace(job, [])
+
+
+def test_what_is_judged_on_a_sample_is_timed_whole(make_solution: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients are judged so where they are timed, because their truth would need tens of gigabytes."""
+    monkeypatch.setattr(Child, "window", steady.window)
+    trace = sampled(make_solution, "    " + RIGHT, "right")
+    assert (trace.status, trace.message) == ("PASSED", "")
+    assert trace.timing is not None
+    assert trace.timing.bytes > 2 * 9 * 512 * 8 * 8 * 4, "all nine states, read and written"
+    trace = sampled(make_solution, f"    o, s = decode_k_last{ARGS}\n    return o, s * 1.01", "wrong")
+    assert (trace.status, trace.timing) == ("INCORRECT_NUMERICAL", None)
+
+
+def test_a_timed_call_is_looked_at_outside_of_the_sample_too(
+    make_solution: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that promises only its budget may have other bits in each call, but no row of zeros."""
+    monkeypatch.setattr(Child, "window", steady.window)
+    monkeypatch.setattr(Contestant, "judge", lambda self, outputs: [])  # rows change places: as if no sample had these
+    body = """
+    o, s = decode_k_last%s
+    globals()["calls"] = globals().get("calls", 0) + 1
+    if calls > 40:
+        s[3] = 0
+    return o, s
+    """
+    body = textwrap.indent(textwrap.dedent(body % ARGS), "    ")
+    trace = sampled(make_solution, body, "later", deterministic=False)
+    assert trace.status == "INCORRECT_NUMERICAL", (trace.status, trace.message)
+    assert "outside the judged sample" in trace.message
 
 
 def test_without_a_gpu_it_says_what_it_can_do_instead(gdnspec: Run) -> None:

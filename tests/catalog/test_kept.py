@@ -228,8 +228,5 @@ def test_two_checks_on_one_cold_cache(gdnspec: Run, make_solution: Make, tmp_pat
     inside = list((tmp_path / "cache" / "expected").iterdir())
     assert len([path for path in inside if path.suffix == ".values"]) == len(names)
     assert not [path for path in inside if path.name.endswith(kept.PARTIAL)]
-    again = subprocess.run(
-        [sys.executable, "-m", "gdnspec", *words, "--json", str(files[0])],
-        env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+    again = gdnspec(*words, "--json", files[0], env=environment)
     assert "3 of 3 results were taken from" in again.stdout

@@ -117,6 +117,7 @@ def test_vectors_go_out_and_come_back(gdnspec: Run, tmp_path: Path) -> None:
     assert f"repeat: gdnspec {' '.join(map(str, judge))}\n" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_page_about_it_shows_what_is_said(gdnspec: Run, tmp_path: Path) -> None:
     """Every command of the page but check, which takes longest; its three faults are rejected by one of them."""
     copied(tmp_path / "ops")

@@ -24,6 +24,7 @@ from patience import PATIENCE, until
 RIGHT = "def run{args}:\n    return decode_k_last{args}\n".format(
     args="(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
 )
+COMMAND = ROOT / "tests/support/command_process.py"
 SMALL = ("gdn_decode_k_last", "--workload", "one_row", "--workload", "scale_zero", "--device", "cpu")
 
 
@@ -508,18 +509,12 @@ def test_ctrl_c_keeps_what_was_measured(make_solution: Callable[..., Path], tmp_
     command = ["check", "gdn_decode_k_last", *workloads, "--device", "cpu", "--solutions-dir", str(root)]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gdnspec", *command, "--solution", "under_test", "--json", str(file)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # background jobs have none
-        env={**os.environ, "TMPDIR": str(scratch)},
-    )
+    words = [*command, "--solution", "under_test", "--json", str(file)]
+    process = forked_command.Forked(COMMAND, words, tmp_path / "err", {"TMPDIR": str(scratch)})
     until(lambda: list(scratch.glob("gdnspec-*/called")))  # the second workload's call: the first has its result
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+    assert process.wait(PATIENCE) == 130
+    out, err = process.out, (tmp_path / "err").read_text()
     assert "interrupted after 1 of 2" in err
     assert "Traceback" not in err
     assert "1 of 2 judged" in out, "what was measured is shown, and no verdict on the rest"
@@ -663,15 +658,13 @@ def test_a_polite_end_leaves_nothing_behind(make_solution: Callable[..., Path], 
     root = make_solution(RIGHT.replace(":\n", f":\n{stays}", 1)).parent
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gdnspec", "check", *SMALL, "--solutions-dir", str(root), "--solution", "under_test"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)},
-    )  # fmt: skip
+    words = ["check", *SMALL, "--solutions-dir", str(root), "--solution", "under_test"]
+    process = forked_command.Forked(COMMAND, words, tmp_path / "err", {"TMPDIR": str(scratch)})
     until(lambda: list(scratch.glob("gdnspec-*/called")))
-    process.terminate()
-    process.terminate()  # whoever ends a whole group may ask twice
-    out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 130
+    for _ in range(2):  # whoever ends a whole group may ask twice
+        process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 130
+    out, err = process.out, (tmp_path / "err").read_text()
     assert "interrupted after 0 of 2" in err
     assert "not reached: 2 of 2 workloads" in out
     assert not list(scratch.glob("gdnspec-*"))

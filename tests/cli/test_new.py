@@ -4,9 +4,9 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import RIGHT_DECODE, ROOT, Run
 from gdnspec.catalog.definitions import definition
@@ -106,10 +106,9 @@ def test_every_triton_scaffold_is_called_and_writes_nothing(gdnspec: Run, tmp_pa
     made = gdnspec("new", "mine", "--language", "triton", *_options(*DEFINITIONS), "--solutions-dir", tmp_path)
     assert made.returncode == 0, made.stderr
     assert gdnspec("validate", tmp_path / "mine").returncode == 0
-    done = subprocess.run(
-        [sys.executable, "-c", CALL_EVERY, str(tmp_path / "mine"), *DEFINITIONS],
-        capture_output=True, text=True, env={**os.environ, "TRITON_INTERPRET": "1"},
-    )  # fmt: skip
+    (tmp_path / "program.py").write_text(CALL_EVERY)
+    given = [str(tmp_path / "mine"), *DEFINITIONS]
+    done = forked_command.run(given, os.environ | {"TRITON_INTERPRET": "1"}, script=tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
 
 

@@ -9,6 +9,7 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import ROOT
 from gdnspec.catalog.definitions import definitions
@@ -142,11 +143,9 @@ def the_table_of_faults_is_whole(site: Path) -> None:
 @pytest.mark.slow
 def test_the_site_builds_and_is_whole(tmp_path: Path) -> None:
     """In one test, as it takes seconds to build."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
-        capture_output=True, text=True, cwd=ROOT,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": "false"},
-    )  # fmt: skip
+    words = ["mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "SITE_SEARCH": "false"}
+    done = forked_command.run(words, environment, ROOT, script=forked_command.MODULE)
     assert done.returncode == 0, done.stderr[-3000:]
     no_page_asks_another_server_for_anything(tmp_path)
     every_link_leads_to_a_page_and_an_anchor(tmp_path)

@@ -3,12 +3,12 @@ transformers would take its kernels wherever it finds them, and those need a GPU
 
 import importlib
 import os
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import forked_command
 import pytest
 
 APART = Path(sys.prefix) / "fla"  # where `make` installs it
@@ -49,8 +49,8 @@ def test_with_the_package(marked: str) -> None:
     env = {name: x for name, x in os.environ.items() if not name.startswith(("FLA_", "PYTEST_"))}
     env["PYTHONPATH"] = os.pathsep.join([str(APART), os.environ.get("PYTHONPATH", "")])
     cases = [str(Path(__file__).with_name(name)) for name in ("fla_cases.py", "fla_kda_cases.py")]
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marked, *cases]
-    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    command = ["pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", marked, *cases]
+    done = forked_command.run(command, env, script=forked_command.MODULE)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
     assert "skipped" not in done.stdout

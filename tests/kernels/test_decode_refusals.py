@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import ROOT
 from patience import PATIENCE
@@ -17,12 +18,15 @@ pytest.importorskip("triton")
 def refusals(solution: str, device: str, debug: bool, build: Path) -> dict[str, str]:
     environment = os.environ | {"GDNSPEC_DEBUG": "1" if debug else "0"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
+    script = ROOT / "tests/kernels/decode_refusals.py"
     if device == "cpu":
-        environment["TRITON_INTERPRET"] = "1"
+        done = forked_command.run(
+            [solution, device, str(build)], environment | {"TRITON_INTERPRET": "1"}, script=script
+        )
     else:
         environment.pop("TRITON_INTERPRET", None)
-    command = [sys.executable, str(ROOT / "tests/kernels/decode_refusals.py"), solution, device, str(build)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+        command = [sys.executable, str(script), solution, device, str(build)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert isinstance(result, dict)

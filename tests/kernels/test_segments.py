@@ -3,13 +3,11 @@ of a state is small beside its decay: where keys replace a large given state tha
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import ROOT
-from patience import PATIENCE
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -26,11 +24,9 @@ pytest.importorskip("triton")
 )
 def test_a_state_is_handed_on_as_well_as_it_is_walked(solution: str, entry: str, tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    script = str(Path(__file__).with_name("interpreted_segments.py"))
-    done = subprocess.run(
-        [sys.executable, script, solution, entry, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE,
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path},
-    )  # fmt: skip
+    script = Path(__file__).with_name("interpreted_segments.py")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    done = forked_command.run([solution, entry, str(tmp_path)], environment, script=script)
     assert done.returncode == 0, done.stderr
     for output, errors in json.loads(done.stdout).items():
         assert errors["segments"] < 1.1 * errors["whole"], (output, errors)

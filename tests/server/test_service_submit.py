@@ -169,6 +169,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
         assert box.stop(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 def test_a_solution_is_submitted_judged_and_shown(real: Box, gdnspec: Run, make_solution: Make, tmp_path: Path) -> None:
     root = with_evidence(make_solution(RIGHT, entries=ENTRIES))
     token = real.user("ann")
@@ -204,6 +205,7 @@ HARM = {
 CONTROL = "open('/proc/self/status').read(1)"  # which it may
 
 
+@pytest.mark.slow
 def test_a_bundle_that_means_harm_reaches_nothing(real: Box, make_solution: Make, tmp_path: Path) -> None:
     token = real.user("eve")
     assert real.process is not None

@@ -9,7 +9,9 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import solutions
 from gdnspec.catalog.workloads import workloads
 
-solutions()  # of which the sources, as parsed, are kept
+read_once.definitions_of_the_checkout()
+read_once.solutions_of_the_checkout()
+solutions()
 read_once.workloads_of_the_checkout()
 for found in definitions().values():
     workloads(found)

@@ -1,6 +1,6 @@
-"""What nearly every command reads or makes anew, and what is the same in all of them as long as tests run: the lines of
-the checkout's workloads and its tables of faults, in each process once, and the script of the report's charts, once in
-all."""
+"""What nearly every command reads or makes anew, and what is the same in all of them as long as tests run: the
+checkout's definitions, the lines of its workloads, its solutions and its tables of faults, in each process once, and
+the script of the report's charts, once in all."""
 
 import fcntl
 import os
@@ -9,13 +9,30 @@ from functools import cache
 from pathlib import Path
 
 from gdnspec import paths
-from gdnspec.catalog import faults, workloads
+from gdnspec.catalog import definitions, faults, solutions, workloads
 from gdnspec.catalog.definitions import Found
 from gdnspec.model.workload import Workload
 
 SHARED = "GDNSPEC_TESTS_SHARED"  # in the environment: a folder of all processes of this test run
 
 CHECKOUT = Path(__file__).parents[2]
+
+_definitions: dict[Path, Found] = {}
+_load_definition = definitions.load_definition
+
+
+def definitions_of_the_checkout() -> None:
+    """From now on those that are shipped are read once, also where a command has families from elsewhere as well."""
+    definitions.load_definition = _definition
+
+
+def _definition(file: Path) -> Found:
+    if not file.is_relative_to(CHECKOUT / "definitions"):
+        return _load_definition(file)
+    if file not in _definitions:
+        _definitions[file] = _load_definition(file)
+    return _definitions[file]
+
 
 _read: dict[Path, tuple[Found, list[Workload]]] = {}
 _load = workloads.load_workloads
@@ -32,6 +49,25 @@ def _loaded(file: Path, found: Found) -> list[Workload]:
     if file not in _read or _read[file][0] is not found:
         _read[file] = found, _load(file, found)
     return [*_read[file][1]]
+
+
+_solutions: dict[Path, tuple[dict[str, Found], solutions.Solution]] = {}
+_load_solution = solutions.load_solution
+
+
+def solutions_of_the_checkout() -> None:
+    """From now on `solutions` gives, of each folder of the checkout, what it gave before, where what was known of
+    definitions is known still."""
+    solutions.load_solution = _solution
+
+
+def _solution(folder: Path) -> solutions.Solution:
+    if folder.parent not in (CHECKOUT / "solutions", CHECKOUT / "peers"):
+        return _load_solution(folder)
+    known = definitions.definitions()
+    if folder not in _solutions or not _solutions[folder][0].items() <= known.items():
+        _solutions[folder] = known, _load_solution(folder)
+    return _solutions[folder][1]
 
 
 _read_table = faults.read_table

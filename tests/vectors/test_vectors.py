@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 import torch
 from conftest import ROOT, Run
@@ -65,8 +66,8 @@ def inside(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """vectors/ of two small workloads and outputs/ that pass; copied before they are spoilt."""
     folder = tmp_path_factory.mktemp("small")
-    command = [sys.executable, "-m", "gdnspec", "vectors", "export", NAME, "--out", str(folder / "vectors")]
-    subprocess.run([*command, *options(*SMALL)], check=True, capture_output=True)
+    words = ["vectors", "export", NAME, "--out", str(folder / "vectors"), *options(*SMALL)]
+    assert forked_command.run(words, dict(os.environ)).returncode == 0
     (folder / "outputs").mkdir()
     for workload in SMALL:
         # By the library of other people, metadata and all: what they write must be taken.

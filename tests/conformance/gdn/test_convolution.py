@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 import torch
 from conftest import ROOT
@@ -15,7 +14,6 @@ from gdnspec.catalog.definitions import definition
 from gdnspec.catalog.workloads import load_workloads
 from gdnspec.model.errors import SpecError
 from helpers_unit import line, reference
-from patience import PATIENCE
 from torch import Tensor
 
 conv = reference("convolution")
@@ -240,9 +238,9 @@ print(json.dumps(said))
 
 def refusals(tmp_path: Path, debug: str) -> dict[str, str]:
     environment = os.environ | {"TRITON_INTERPRET": "1", "GDNSPEC_DEBUG": debug}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-c", REFUSALS, str(ROOT / "solutions/triton_layer"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    (tmp_path / "program.py").write_text(REFUSALS)
+    given = [str(ROOT / "solutions/triton_layer"), str(tmp_path)]
+    done = forked_command.run(given, environment, script=tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert isinstance(said, dict)

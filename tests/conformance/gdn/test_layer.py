@@ -2,17 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 import torch
 from conftest import ROOT
 from gdnspec.build.loader import load_function
 from helpers_unit import reference
-from patience import PATIENCE
 
 layer, chunkwise = reference("layer"), reference("chunkwise")
 F64, BF16 = torch.float64, torch.bfloat16
@@ -377,10 +375,9 @@ print(json.dumps(said))
 
 def test_rows_that_bfloat16_holds_give_the_same_bits_in_float32_and_others_do_not(tmp_path: Path) -> None:
     pytest.importorskip("triton")
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT / "tools"), os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-c", ROWS, str(ROOT / "solutions"), str(tmp_path)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    (tmp_path / "program.py").write_text(ROWS)
+    given, environment = [str(ROOT / "solutions"), str(tmp_path)], os.environ | {"TRITON_INTERPRET": "1"}
+    done = forked_command.run(given, environment, script=tmp_path / "program.py")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said.keys() == {"torch_layer", "triton_layer"}

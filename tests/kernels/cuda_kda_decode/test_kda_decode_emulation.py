@@ -9,9 +9,9 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import ROOT
 
@@ -52,7 +52,7 @@ def built(folder: Path, meeting: str = "__syncthreads();") -> Path:
 
 def emulated(library: Path) -> list[dict[str, object]]:
     script = HERE / "cuda_kda_decode/kda_decode_emulation.py"
-    done = subprocess.run([sys.executable, script, library], env=os.environ, capture_output=True, text=True)
+    done = forked_command.run([str(library)], dict(os.environ), script=script)
     assert done.returncode == 0, done.stderr
     found: list[dict[str, object]] = json.loads(done.stdout)
     return found

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked_command
 import pytest
 from conftest import ROOT
 
@@ -67,8 +68,7 @@ def answers(library: Path, which: int, rows: list[tuple[str, str]]) -> tuple[lis
     """Of each row, and what the emulator complained about."""
     script = HERE / "cuda_quantised/codes_emulated.py"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, sys.path)])}
-    command = [sys.executable, script, library, str(which), *map(":".join, rows)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = forked_command.run([str(library), str(which), *map(":".join, rows)], environment, script=script)
     return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 

@@ -9,12 +9,11 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 from conftest import ROOT
-from patience import PATIENCE
 
 GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/fused_conv_prefill"
@@ -43,10 +42,8 @@ def emulated(folder: Path, calls: int, edit: Edit | None = None) -> dict[str, st
     source = EMULATORS[0] / "emulate.cpp"
     subprocess.run([*command, *(f"-I{x}" for x in EMULATORS), "-o", library, source], check=True)
     path = os.pathsep.join(filter(None, [str(ROOT / "tools"), str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
-    script = [sys.executable, str(ROOT / "tests/kernels/fused_conv_prefill/conv_emulated.py"), str(library), str(calls)]
-    done = subprocess.run(
-        script, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=PATIENCE
-    )
+    script = ROOT / "tests/kernels/fused_conv_prefill/conv_emulated.py"
+    done = forked_command.run([str(library), str(calls)], os.environ | {"PYTHONPATH": path}, script=script)
     if done.returncode:
         return {"all": done.stderr}
     found = json.loads(done.stdout)

@@ -57,7 +57,7 @@ def emulate(
 
 @pytest.mark.slow
 def test_the_gradients_are_right(tmp_path: Path) -> None:
-    done = emulate(tmp_path, "-Og")  # for so few runs anything else takes longer to build than it saves
+    done = emulate(tmp_path, "-O1")  # for so few runs -O2 takes longer to build than it saves
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == RUNS

@@ -1,18 +1,17 @@
 """How hopper_prefill rounds T was chosen by a model of its arithmetic on a CPU, whose errors its LOG.md has."""
 
+import os
 import re
-import subprocess
-import sys
 
+import forked_command
 from conftest import ROOT
-from patience import PATIENCE
 
 FOLDER = ROOT / "solutions/hopper_prefill"
 
 
 def test_sums_of_columns_are_kept_where_keys_are_alike() -> None:
-    command = [sys.executable, FOLDER / "rounding.py", "--tokens", "128", "--draws", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    words = ["--tokens", "128", "--draws", "1"]
+    done = forked_command.run(words, dict(os.environ), script=FOLDER / "rounding.py")
     assert done.returncode == 0, done.stderr
     head, *lines = done.stdout.splitlines()
     ways = re.split(r" {2,}", head.strip())

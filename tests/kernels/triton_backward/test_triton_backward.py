@@ -3,18 +3,17 @@ host refuses. The compiled kernels fit into a multiprocessor, and take no operan
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import forked_command
 import pytest
 from backward_arguments import MAKERS, arguments, kept_arguments, raw_arguments
 from conftest import ROOT
 from gdnspec.build.loader import load_function
-from patience import PATIENCE
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -34,10 +33,7 @@ def program(name: str, *arguments: str, **environment: str) -> Any:
     """The last line that a file here prints, which is JSON."""
     kept = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    done = subprocess.run(
-        [sys.executable, str(HERE / name), *arguments], env=kept | {"PYTHONPATH": path} | environment, text=True,
-        capture_output=True, timeout=PATIENCE,
-    )  # fmt: skip
+    done = forked_command.run([*arguments], kept | {"PYTHONPATH": path} | environment, script=HERE / name)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

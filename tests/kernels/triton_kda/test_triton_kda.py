@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import forked_command
 import pytest
 
 pytest.importorskip("triton")
@@ -13,9 +12,7 @@ pytest.importorskip("triton")
 
 def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
     script = Path(__file__).with_name("interpreted_kda.py")
-    done = subprocess.run(
-        [sys.executable, script, tmp_path], env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
+    done = forked_command.run([str(tmp_path)], os.environ | {"TRITON_INTERPRET": "1"}, script=script)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert len(found) == 14

@@ -3,17 +3,16 @@ the host refuses. The compiled kernels fit into a multiprocessor, and spill no m
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import forked_command
 import pytest
 from conftest import ROOT
 from gdnspec.build.loader import load_function
-from patience import PATIENCE
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -37,11 +36,9 @@ Arguments = dict[str, Any]
 )
 def test_sizes_and_rows_that_no_workload_has(size: int, dtype: str, lengths: tuple[str, ...], tmp_path: Path) -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    script = str(Path(__file__).with_name("interpreted_kda_backward.py"))
-    done = subprocess.run(
-        [sys.executable, script, str(tmp_path), str(size), dtype, *lengths], capture_output=True, text=True,
-        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path}, timeout=PATIENCE,
-    )  # fmt: skip
+    script = Path(__file__).with_name("interpreted_kda_backward.py")
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": path}
+    done = forked_command.run([str(tmp_path), str(size), dtype, *lengths], environment, script=script)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["wrong"] == []

@@ -56,9 +56,6 @@ class Measurer:
         """Like `trace`, followed by the trace of each baseline that was timed in turns with it."""
         if job.interpreted and job.unsupported is None:
             return [self._trace(job, "UNSUPPORTED", INTERPRETED)]
-        if job.workload.judged is not None:
-            why = "workloads that are judged on a sample test correctness at large sizes, and are not timed"
-            return [self._trace(job, "UNSUPPORTED", why)]
         checked = self._checked(job)
         if checked.status != "PASSED":
             return [self._trace(job, checked.status, checked.message, checked)]

@@ -20,6 +20,7 @@ from gdnspec.bench.returned import Opened
 from gdnspec.bench.ring_layout import Layout
 from gdnspec.bench.spot_checks import Left, Samples, Scattered
 from gdnspec.check.call import Content, description, number, poison
+from gdnspec.check.excerpt import far_apart
 from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
 from gdnspec.check.second import Judge, by_place
@@ -52,6 +53,7 @@ class Ring:
         self._arena: Arena | None = None
         # The inputs of the base call and what it leaves, later permuted. Pools have only the named slots.
         self._inputs = self._compacted(junked.tensors)
+        self._first = dict(first)
         self._outputs = {**first, **self._whole_pools(first)}
         self._base, self._want = self._inputs, self._outputs
         self._filled = 0
@@ -248,6 +250,10 @@ class Ring:
         for i in range(first, self._filled):
             outputs, written_to = self._of_call(i)
             failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), written_to)
+            if failed is None and self.job.workload.judged is not None:
+                models = [model for model in self.definition.judged if model.name in outputs]
+                apart = (far_apart(model, outputs[model.name], self._first[model.name]) for model in models)
+                failed = next((verdict for verdict in apart if verdict is not None), None)
             if failed is not None:
                 return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
             if deterministic:

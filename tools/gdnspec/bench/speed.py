@@ -22,7 +22,7 @@ from gdnspec.bench.rounds import AT_LEAST, Rounds, Window
 from gdnspec.check.call import Content, Session, number
 from gdnspec.check.plan import Job
 from gdnspec.check.run import Case
-from gdnspec.numerics.judge import Verdict, judge_all
+from gdnspec.numerics.judge import Verdict
 from gdnspec.sandbox.parent.output import printable
 from gdnspec.sandbox.parent.process import Child, ChildFailed
 from gdnspec.sandbox.wire.arena import Arena, create
@@ -91,8 +91,7 @@ class Contestant:
     verdict: Verdict | None = None  # the first failure
 
     def judge(self, outputs: dict[str, Tensor]) -> list[Verdict]:
-        definition = self.job.found.definition
-        return judge_all(outputs, self.case.expected, definition, self.case.workload, self.case.inputs.scope)
+        return self.case.judge(self.job.found.definition, outputs)
 
     @property
     def calls(self) -> int:
@@ -168,7 +167,7 @@ class Race:
     def _line_up(self, contestant: Contestant, stack: ExitStack) -> None:
         """Makes and judges a base call, creates a ring whose length depends on time and memory, and runs an untimed
         window of each length."""
-        content = Content.of(contestant.case.inputs, contestant.job.device.kind)
+        content = contestant.case.content(contestant.job.device.kind)
         contestant.child.load(contestant.job.entry.model_dump())
         with Session(contestant.job, content, contestant.job.device.kind, contestant.child, self.timeout) as session:
             session.call()  # compiles and tunes

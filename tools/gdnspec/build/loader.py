@@ -65,12 +65,10 @@ def _make_way_for_neighbours_in(folder: Path) -> None:
     with the same names, so modules from other solutions' folders are removed, and this folder comes first on the path.
     Modules that were already imported keep their references; only later imports are affected."""
     _solution_folders.add(folder)
+    others = tuple(f"{one}{os.sep}" for one in _solution_folders if one != folder)
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file is None or name.startswith(PREFIX):
-            continue
-        owner = next((one for one in _solution_folders if Path(file).is_relative_to(one)), folder)
-        if owner != folder:
+        file = str(getattr(module, "__file__", None))  # as text: there are thousands
+        if file.startswith(others) and not name.startswith(PREFIX) and not file.startswith(f"{folder}{os.sep}"):
             del sys.modules[name]
     sys.path[:] = [str(folder), *(entry for entry in sys.path if entry != str(folder))]
 

@@ -5,6 +5,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 
 import torch
@@ -74,6 +75,13 @@ class Case:
     def seen(self, definition: Definition, outputs: dict[str, Tensor]) -> dict[str, Tensor] | Verdict:
         """The outputs to compare with the expected values, or a verdict if they are already wrong."""
         return outputs
+
+    def judge(self, definition: Definition, outputs: dict[str, Tensor]) -> list[Verdict]:
+        """A verdict for each judged output, or one on what is already wrong."""
+        seen = self.seen(definition, outputs)
+        if isinstance(seen, Verdict):
+            return [seen]
+        return judge_all(seen, self.expected, definition, self.workload, self.inputs.scope)
 
     @property
     def nbytes(self) -> int:
@@ -216,12 +224,7 @@ class Checker:
         content, definition = case.content(self.device), job.found.definition
         scope = content.scope
 
-        def judged(outputs: dict[str, Tensor]) -> list[Verdict]:
-            seen = case.seen(definition, outputs)
-            if isinstance(seen, Verdict):
-                return [seen]
-            return judge_all(seen, case.expected, definition, case.workload, case.inputs.scope)
-
+        judged = partial(case.judge, definition)
         with Session(job, content, self.device, child, self.options.timeout) as session:
             answer = session.call()
             if answer.fault is not None:

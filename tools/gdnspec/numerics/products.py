@@ -17,6 +17,7 @@ A product with a single vector, as in a recurrence over tokens, stays in float32
 is rounded too: it is a chunk of one token, which kernels pad to a full one.
 
 Sums, and functions that no standard rounds (exp, solve_triangular), are computed in float64 and rounded to float32.
+Where that is not enough, because terms cancel, sums have one order besides (`in_order.py`).
 So an emulator's figures depend neither on an order of summation, nor on a processor, nor on the number of threads. A
 difference in the last bit of float32 would not stay small: it turns the rounding of an operand elsewhere, and a
 gradient with few elements, such as dA_log, had an error that differed by a quarter.
@@ -30,6 +31,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from gdnspec.numerics import in_order
 
 NAME = "bfloat16_products"
 MULTIPLES = {"": 1.0, "_5_4": 1.25, "_3_2": 1.5}
@@ -105,7 +108,10 @@ class _Rounded(TorchFunctionMode):
         product = function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2])
         if product and args[1].shape[-1] >= self.columns:
             a, b = (_rounded(x, self.multiple, self.terms).double() for x in args[:2])
-            return torch.matmul(a, b).float()
+            multiply = (
+                in_order.product if self.terms > 1 else torch.matmul
+            )  # one term has errors beside which it is nothing
+            return multiply(a, b).float()
         if getattr(function, "__name__", "") in ROUNDED_BY_NOBODY:
             return _in_float64(function, args, kwargs or {})
         return function(*args, **(kwargs or {}))
@@ -124,7 +130,9 @@ def _in_float64(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     def widened(x: Any) -> Any:
         return x.double() if isinstance(x, Tensor) and x.dtype == torch.float32 else x
 
-    found = function(*map(widened, args), **{name: widened(x) for name, x in kwargs.items()})
+    wide, named = tuple(map(widened, args)), {name: widened(x) for name, x in kwargs.items()}
+    unit_lower = function is torch.linalg.solve_triangular and named == {"upper": False, "unitriangular": True}
+    found = in_order.solve_unit_lower(*wide) if unit_lower else function(*wide, **named)
     return found.float() if isinstance(found, Tensor) and found.dtype == torch.float64 else found
 
 
