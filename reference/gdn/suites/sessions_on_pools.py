@@ -222,7 +222,7 @@ def _narrow() -> Iterator[dict[str, Any]]:
         suite="smoke", **more,
     )  # fmt: skip
     yield line(
-        "narrow_tree_windows", "both kinds of 16-bit states through a tree, a chain and a draft of which none counts", 6,
+        "narrow_tree_windows", "both 16-bit states through a tree, a chain and a draft of which none counts", 6,
         admit(a=1, b=0), pooled(a=6, b=3), draft(4, ("a", 2, FIRST), ("b", 5, 3)), settle(a=4, b=2),
         draft(4, ("b", 3, SECOND), ("a", 0, FIRST)), settle(b=3, a=0), decode("a", "b"), pooled(b=2), finish("a", "b"),
         convolution=True, **more,
