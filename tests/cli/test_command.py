@@ -164,6 +164,23 @@ def test_sessions_are_listed_and_shown_by_step(gdnspec: Run) -> None:
         assert re.search(rf"^{number} +{step['do']}", shown, re.MULTILINE)
     assert "slots [2, 3, 4], accept 2" in shown
     assert "(did you mean 'slot_reused'?)" in gdnspec("show", "slot_reusd").stderr
+    both = gdnspec("show", "moved")
+    assert "request" in both.stdout
+    assert "workloads have this name too: gdnspec show gdn_decode_pool_k_last" in both.stderr
+
+
+def test_a_session_of_a_file_is_shown(gdnspec: Run, tmp_path: Path) -> None:
+    steps = [{"do": "admit", "request": "a", "slot": 1}, {"do": "decode", "rows": [{"request": "a"}, None]}]
+    line = {"name": "mine", "suite": "smoke", "preset": "synthetic-gva-1x2-d64", "regime": "typical", "seed": 1}
+    line |= {"slots": 2, "steps": [*steps, {"do": "finish", "request": "a"}]}
+    (tmp_path / "own.jsonl").write_text(json.dumps(line) + "\n")
+    done = gdnspec("show", "mine", "--workloads", "own.jsonl", cwd=tmp_path)
+    assert re.search(r"^1 +decode .*padding", done.stdout, re.MULTILINE)
+    assert "None" not in done.stdout
+    assert "gdnspec check --sessions --workload mine --workloads own.jsonl" in done.stdout
+    refused = gdnspec("show", "mime", "--workloads", "own.jsonl", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "own.jsonl: no session 'mime' (did you mean 'mine'?)" in refused.stderr
 
 
 def test_list_and_show_speak_json(gdnspec: Run) -> None:
