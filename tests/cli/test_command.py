@@ -112,8 +112,8 @@ def test_reading_json_costs_less_than_to_import_torch() -> None:
 
     torch = processor_seconds("-c", "import torch")
     # `validate` reads every line of every suite.
-    for name, most in (("list", torch), ("show", torch), ("validate", 2 * torch)):
-        assert any(processor_seconds("-m", "gdnspec", *READING[name]) < most for _ in range(3)), name
+    for words, most in ((("list",), torch), (("show", "gdn_prefill_k_last"), torch), (("validate",), 2 * torch)):
+        assert any(processor_seconds("-m", "gdnspec", *words) < most for _ in range(3)), words
 
 
 @pytest.mark.parametrize("path", [("check",), ("selftest",), ("workloads", "from-requests"), ("workloads",)])
