@@ -150,6 +150,9 @@ def test_faults_are_listed_as_the_selftest_takes_them(gdnspec: Run) -> None:
     }
     assert {row["family"] for row in rows} >= {"gdn", "kda"}
     assert all(row["fault"] for row in rows)
+    reports = {row["name"]: row["reports"] for row in rows}
+    assert reports["restores_the_block_before"] == "vllm-project/vllm#55600"
+    assert reports["kda_bound_clamps_softplus"] == "lightseekorg/tokenspeed#847"
 
 
 def test_sessions_are_listed_and_shown_by_step(gdnspec: Run) -> None:
