@@ -1,13 +1,14 @@
 """Asks every solution, variant and peer that runs on a device whether it keeps the bits of a sequence in other batches.
 
     python benchmarks/invariance_rows.py --results DIR --save FILE.json [--device cuda] [--seconds 220] [--jobs 16]
-                                         [--only NAME ..] [--without NAME ..]
+                                         [--only NAME ..] [--without NAME ..] [--traces]
 
 Runs `gdnspec check .. --invariance` on the smoke suite, many at a time: one process for a kernel in CUDA, which is
 built once, and one for each definition of the others. Where a solution supports no smoke row, the conformance suite is
 asked. DIR gets what each process printed and its results. FILE gets all of it: `invariance_table.py --show FILE` makes
 the table. What has not answered in time is in the file without an answer. --only and --without choose by name, without
-its variant. Prints the table.
+its variant. --traces keeps the answers in the solutions' traces as well, from which lists, reports and the page of each
+take their badges. Prints the table.
 """
 
 import argparse
@@ -58,10 +59,11 @@ def tasks(chosen: Iterable[Solution]) -> Iterator[tuple[Solution, list[str]]]:
 
 
 class Asking:
-    """Asks one task after another until `until`, on the monotonic clock. `results`: where files go."""
+    """Asks one task after another until `until`, on the monotonic clock. `results`: where files go. `keep`: whether
+    answers become traces."""
 
-    def __init__(self, results: Path, device: str, until: float) -> None:
-        self.results, self.device, self.until = results, device, until
+    def __init__(self, results: Path, device: str, until: float, keep: bool = False) -> None:
+        self.results, self.device, self.until, self.keep = results, device, until, keep
 
     def __call__(self, task: tuple[Solution, list[str]]) -> list[Found]:
         """What came out for each definition."""
@@ -80,6 +82,7 @@ class Asking:
         if left < LAST_SECONDS:
             return [self._nothing(solution, name, "no time was left") for name in names]
         words = ["check", *names, "--invariance", "--solution", solution.name, "--seed", "1", "--device", self.device]
+        words += ["--save"] * self.keep
         suites = ["--suite", suite] if suite != "smoke" else []  # without it, a row that can be cut is asked as well
         command = [sys.executable, "-m", "gdnspec", *words, *suites, "--json", str(file)]
         with log.open("w") as out:
@@ -117,9 +120,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=16)
     parser.add_argument("--only", action="append", default=[])
     parser.add_argument("--without", action="append", default=[])
+    parser.add_argument("--traces", action="store_true")
     options = parser.parse_args()
     options.results.mkdir(parents=True, exist_ok=True)
-    ask = Asking(options.results, options.device, time.monotonic() + options.seconds)
+    ask = Asking(options.results, options.device, time.monotonic() + options.seconds, options.traces)
     chosen = on_device(options.device, options.only, options.without)
     with ThreadPoolExecutor(options.jobs) as pool:
         found = [one for some in pool.map(ask, tasks(chosen)) for one in some]

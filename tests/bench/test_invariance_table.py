@@ -93,7 +93,12 @@ def test_everything_for_a_gpu_is_asked_once(rows: ModuleType) -> None:
 
 
 def asked(
-    rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, seconds: float = 600
+    rows: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str,
+    seconds: float = 600,
+    keep: bool = False,
 ) -> list[object]:
     """What comes out if this shell script stands for the command: $F is the file of results, $S the suite."""
     command = tmp_path / "command"
@@ -104,7 +109,7 @@ def asked(
     monkeypatch.setattr(rows.sys, "executable", str(command))
     monkeypatch.setattr(rows, "LAST_SECONDS", 0)
     monkeypatch.setattr(rows, "time", SimpleNamespace(monotonic=lambda: 0.0))  # a busy machine has as much time left
-    ask = rows.Asking(tmp_path, "cuda", seconds)
+    ask = rows.Asking(tmp_path, "cuda", seconds, keep)
     return list(ask((solutions()[0]["fla"], [DECODE])))
 
 
@@ -115,6 +120,14 @@ def test_other_rows_are_asked_where_the_smoke_suite_has_none(
     (tmp_path / "more").write_text(result("PASSED", "conformance", again="same_bits", alone="same_bits"))
     found = asked(rows, tmp_path, monkeypatch, f"cp {tmp_path}/$S $F")
     assert found == [script.Found("fla", "card", DECODE, True)]
+
+
+def test_answers_become_traces_where_that_is_asked_for(
+    rows: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for keep in (False, True):
+        asked(rows, tmp_path, monkeypatch, f'echo "$*" > {tmp_path}/words', keep=keep)
+        assert ("--invariance" in (said := (tmp_path / "words").read_text())) and ("--save" in said) == keep
 
 
 def test_what_does_not_answer_says_why(

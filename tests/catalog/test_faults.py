@@ -266,5 +266,15 @@ def test_a_public_report_that_is_named_is_there(file: Path) -> None:
         assert f"\n| {row} |" in text, source
 
 
+def test_each_report_on_kimi_delta_attention_has_a_fault() -> None:
+    """Those that its page names by number; a report on how outputs are compared is none on a kernel."""
+    (table,) = (file for file in TABLES if file.parent.name == "kda")
+    page = (ROOT / "definitions/kda/README.md").read_text()
+    rows = [row for row in re.findall(r"^\| \d+ \|.*", page, re.MULTILINE) if "outputs are equal" not in row]
+    numbers = {number for row in rows for number in re.findall(r"#(\d+)", row)}
+    assert len(numbers) >= 10
+    assert numbers <= {url.rpartition("/")[2] for row in read_table(table) for url in row.fault.reports or ()}
+
+
 def test_there_are_few_files() -> None:
     assert sum(len(files) for _, _, files in os.walk(ROOT_OF_BAD)) < 200

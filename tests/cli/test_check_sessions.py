@@ -69,7 +69,7 @@ def test_a_solution_that_serves_no_call_is_unsupported(gdnspec: Run) -> None:
         (("--workload", "slot_reuse"), "no session 'slot_reuse' (did you mean"),
         (("-k", "nothing_of_this"), "no session has these names, suites and words"),
         (("--workloads", "none.jsonl"), "none.jsonl: no such file"),
-        (("--solution", "torch_backward"), "no chosen solution serves a call of a session"),
+        (("--solution", "torch_backward"), "serves a call of a session; sessions call gdn_commit_states_k_last, "),
     ],
 )
 def test_what_makes_no_sense_is_refused(gdnspec: Run, options: tuple[str, ...], message: str) -> None:

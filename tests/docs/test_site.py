@@ -135,9 +135,11 @@ def the_table_of_faults_is_whole(site: Path) -> None:
     text = shown(site / "explanation/faults.html")
     faults = json.loads((ROOT / "tests/known_bad/gdn/faults.json").read_text())["faults"]
     assert len(faults) > 300
+    faults += json.loads((ROOT / "tests/known_bad/gdn/session_faults.json").read_text())["faults"]
     assert not [fault["name"] for fault in faults if f"<code>{fault['name']}</code>" not in text]
+    assert not [report for fault in faults for report in fault.get("reports", ()) if f'href="{report}"' not in text]
     sections = re.findall(r'href="(\.\./reference/conventions/gdn\.html#12-[^"]*)"', text)
-    assert len(sections) == sum(fault["source"].startswith("public") for fault in faults)
+    assert len(sections) == sum(fault["source"].startswith("public:") for fault in faults)
 
 
 @pytest.mark.slow

@@ -20,9 +20,9 @@ PADDED = {"do": "prefill", "rows": [None, {"request": "a", "tokens": 64, "keep":
 WRONG: list[tuple[list[Step], str, str]] = [
     ([*BEGUN, verify("a", [2, 3], 1)], "/steps/2/do", "sets drafts aside"),
     ([*BEGUN, draft("a", 4, 4)], "/steps/2/rows/0/tokens", "at most 3"),
-    ([*BEGUN, draft("a", 6, 2)], "/steps/2/rows/0/place", "there is no place 6"),
+    ([*BEGUN, draft("a", 6, 2)], "/steps/2/rows/0/place", "counted from 0 (free: 0, 1, 2, 3, 4, 5)"),
     ([*DRAFTED, draft("a", 4, 2)], "/steps/3/rows/0/request", "drafts that are not settled"),
-    ([*DRAFTED, admit("b", 2), draft("b", 4, 1)], "/steps/4/rows/0/place", "belongs to the drafts of 'a'"),
+    ([*DRAFTED, admit("b", 2), draft("b", 4, 1)], "/steps/4/rows/0/place", "belongs to the drafts of 'a' (free: 0,"),
     ([*DRAFTED, settle("a", 1), draft("a", 4, 2, drafts=2)], "/steps/4/drafts", "has 3 tokens for each row, not 2"),
     ([*DRAFTED, settle("a", 3)], "/steps/3/rows/0/accept", "accepts 3 tokens, but only 2 are drafted"),
     ([*DRAFTED, settle("a", 1), settle("a", 1)], "/steps/4/rows/0/request", "nothing to settle"),

@@ -43,15 +43,16 @@ def session(steps: list[Step], **more: Any) -> SessionLine:
 
 
 WRONG: list[tuple[list[Step], str, str]] = [
-    ([*BEGUN, admit("b", 1)], "/steps/2/slot: step 2 (admit): slot 1 belongs to request 'a'", ""),
+    ([*BEGUN, admit("b", 1)], "/steps/2/slot: step 2 (admit): slot 1 belongs to request 'a'", "(free: 0, 2, 3, 4, 5)"),
     ([*BEGUN, admit("a", 2)], "/steps/2/request: step 2 (admit): request 'a' is open already", ""),
     ([*BEGUN, step("finish", request="a"), admit("a", 2)], "/steps/3/request: step 3 (admit)", "finished in step 2"),
-    ([admit("a", 6)], "/steps/0/slot: step 0 (admit): there is no slot 6", ""),
-    ([*BEGUN, admit("b", 2), step("restore", request="b", checkpoint="c")], "/steps/3/checkpoint", "never taken"),
+    ([admit("a", 6)], "/steps/0/slot: step 0 (admit): there is no slot 6", "(free: 0, 1, 2, 3, 4, 5)"),
+    ([*(admit(f"r{slot}", slot) for slot in range(6)), admit("a", 0)], "/steps/6/slot", "all are taken: raise `slots`"),
+    ([*BEGUN, admit("b", 2), step("restore", request="b", checkpoint="c")], "/steps/3/checkpoint", "(take it first"),
     (
         [*BEGUN, step("take", request="a", checkpoint="c", slot=2), step("drop", checkpoint="c"), admit("b", 3),
          step("restore", request="b", checkpoint="c")],
-        "/steps/5/checkpoint: step 5 (restore)", "dropped in step 3",
+        "/steps/5/checkpoint: step 5 (restore)", "dropped in step 3 (use it before, or take it again)",
     ),
     (
         [*BEGUN, step("take", request="a", checkpoint="c", slot=2), step("restore", request="a", checkpoint="c")],
@@ -59,7 +60,8 @@ WRONG: list[tuple[list[Step], str, str]] = [
     ),
     ([*BEGUN, step("take", request="a", checkpoint="c", slot=1)], "/steps/2/slot", "belongs to request 'a'"),
     ([admit("a", 1), step("take", request="a", checkpoint="c", slot=2)], "/steps/1/request", "has no token yet"),
-    ([*BEGUN, verify("a", [2, 3], 3)], "/steps/2/rows/0/accept", "accepts 3 tokens, but only 2 are drafted"),
+    ([*BEGUN, verify("a", [2, 3], 3)], "/steps/2/rows/0/accept", "only 2 are drafted (accept at most 2)"),
+    ([*BEGUN, verify("a", [2], 2, 1)], "/steps/2/rows/0/accept", "only 1 is drafted (accept at most 1)"),
     ([*BEGUN, verify("a", [2], 1)], "/steps/2/rows/0/slots", "each draft needs a slot: drafts 2, slots 1"),
     ([*BEGUN, verify("a", [2, 2], 1)], "/steps/2/rows/0/slots/1", "belongs to the drafts of 'a'"),
     ([*BEGUN, verify("a", [2, 1], 1)], "/steps/2/rows/0/slots/1", "belongs to request 'a'"),
@@ -69,7 +71,7 @@ WRONG: list[tuple[list[Step], str, str]] = [
     ([*BEGUN, step("roll_back", request="a", accept=0)], "/steps/2/request", "no drafts to roll back"),
     (
         [*BEGUN, verify("a", [2, 3], 1), step("roll_back", request="a", accept=2)],
-        "/steps/3/accept", "only 1 were accepted",
+        "/steps/3/accept", "the verify accepted only 1 (accept at most 1)",
     ),
     (
         [*BEGUN, verify("a", [2, 3], 1), verify("a", [2, 3], 1), step("roll_back", request="a", accept=0)],
@@ -77,7 +79,8 @@ WRONG: list[tuple[list[Step], str, str]] = [
     ),
     ([*BEGUN, verify("a", [2, 3], 1), prefill("a")], "/steps/3/rows/0/request", "drafts that are not committed"),
     ([*BEGUN, verify("a", [2, 3], 1), step("evict", request="a")], "/steps/3/request", "commit first"),
-    ([*BEGUN, step("finish", request="a"), step("fork", request="a", new="b", slot=2)], "/steps/3/request", "step 2"),
+    ([*BEGUN, step("finish", request="a"), step("fork", request="a", new="b", slot=2)], "/steps/3/request", "(use it"),
+    ([decode(ROW)], "/steps/0/rows/0/request", "was never admitted (admit it first)"),
     ([*BEGUN, step("fork", request="a", new="b", slot=1)], "/steps/2/slot", "belongs to request 'a'"),
     ([*BEGUN, step("fork", request="a", new="a", slot=2)], "/steps/2/new", "is open already"),
     ([*BEGUN, decode(ROW, ROW)], "/steps/2/rows: step 2 (decode)", "has two rows"),
@@ -93,10 +96,11 @@ WRONG: list[tuple[list[Step], str, str]] = [
     ([*BEGUN, step("finish", request="a"), step("finish", request="a")], "/steps/3/request", "finished in step 2"),
     ([*BEGUN, step("move", request="a", slot=1)], "/steps/2/slot", "belongs to request 'a'"),
     ([admit("a", 1), prefill("a", 0)], "/steps/1/rows", "calls nothing"),
-    ([admit("a", 1), prefill("a", 65, keep=[KEEP])], "/steps/1/rows/0/keep/0/at", "no `interval`"),
+    ([admit("a", 1), prefill("a", 65, keep=[KEEP])], "/steps/1/rows/0/keep/0/at", "give the session one, such as 64"),
     (BEGUN, "/steps/1: step 1 (prefill): the session ends with open requests: a", "finish each of them"),
     ([admit("a", 1), step("finish", request="a")], "/steps/1: step 1 (finish)", "no step calls a kernel"),
-    ([*BEGUN, step("forget", request="a")], "/steps/2", "forget"),
+    ([*BEGUN, step("forget", request="a")], "/steps/2/do", "not \"forget\""),
+    ([*BEGUN, step("finnish", request="a")], "/steps/2/do", "(did you mean 'finish'?)"),
     ([*BEGUN, {"request": "a"}], "/steps/2", "missing key 'do'"),
     ([*BEGUN, step("move", request="a", slots=2)], "/steps/2/slots", "unknown key 'slots' (did you mean 'slot'?)"),
 ]  # fmt: skip

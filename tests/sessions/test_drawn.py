@@ -21,6 +21,7 @@ CANCELLED = 0.1
 SEEDS = [
     (0, "float32", True, False), (1, "float32", False, True), (2, "bfloat16", True, True),
     (48, "float32", True, True),  # drafts branch, and the convolution's windows with them
+    (48, "bfloat16", True, True),
     *(pytest.param(seed, states, seed % 2 == 0, pooled, marks=pytest.mark.thorough)
       for seed in range(3, 40) for states in ("float32", "bfloat16") for pooled in (False, True)),
 ]  # fmt: skip

@@ -39,6 +39,8 @@ def test_the_sessions_cover_every_step_and_kind() -> None:
     assert {line.states for line in LINES.values()} == {"float32", "bfloat16"}
     assert {kind for line in LINES.values() for kind in line.kinds} == set(FAMILY.about.sessions["float32"])
     assert {(line.states, line.convolution) for line in LINES.values()} >= {("bfloat16", True), ("float32", True)}
+    for states, served in FAMILY.about.sessions.items():
+        assert {kind for line in LINES.values() if line.states == states for kind in line.kinds} == set(served)
     assert {line.suite for line in LINES.values()} == {"smoke", "conformance"}
 
 

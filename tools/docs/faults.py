@@ -7,8 +7,10 @@ from pathlib import Path
 
 from gdnspec import paths
 from gdnspec.catalog.faults import rejections
-from gdnspec.model.fault import Fault, FaultTable, KnownBad
+from gdnspec.catalog.session_faults import read_table, tables
+from gdnspec.model.fault import Fault, FaultTable, KnownBad, short
 from gdnspec.model.loading import load
+from gdnspec.model.session_fault import SessionFault
 
 from docs.page import Page, code, table, unbroken
 
@@ -28,7 +30,7 @@ def pages() -> list[Page]:
         "which says which workload rejects which kernel.\n\n"
     )
     text += "".join(_faults(file) for file in sorted(paths.known_bad_dir().glob("*/faults.json")))
-    return [Page("explanation/faults.md", text + _folders())]
+    return [Page("explanation/faults.md", text + _folders() + "".join(map(_of_sessions, tables())))]
 
 
 def _faults(file: Path) -> str:
@@ -41,14 +43,33 @@ def _faults(file: Path) -> str:
         text += f"### Found in public code or papers\n\n{_public(groups.pop(PUBLIC))}"
     for source, faults in sorted(groups.items(), key=lambda item: -len(item[1])):
         trap = source.removeprefix(TRAP)
-        rows = [(code(fault.name), fault.fault, _statuses(fault)) for fault in faults]
+        rows = [(code(fault.name), _said(fault), _statuses(fault)) for fault in faults]
         text += f"### {trap[0].upper()}{trap[1:]}\n\n{table(['name', 'what is wrong', STATUSES], rows)}"
     return text
 
 
 def _public(faults: list[Fault]) -> str:
-    rows = [(code(fault.name), fault.fault, _where(fault.source), _statuses(fault)) for fault in faults]
+    rows = [(code(fault.name), _said(fault), _where(fault.source), _statuses(fault)) for fault in faults]
     return table(["name", "what is wrong", "where", STATUSES], rows)
+
+
+def _said(fault: Fault | SessionFault) -> str:
+    """What is wrong, and who has reported it."""
+    return " ".join([fault.fault, *(f"[{short(report)}]({report})" for report in fault.reports)])
+
+
+def _of_sessions(file: Path) -> str:
+    """The wrong schedulers and kernels of one family that sessions reject."""
+    faults = read_table(file)
+    text = (
+        f"## Faults of sessions of {file.parent.name}\n\n[Sessions](sessions.md) reject these {len(faults)}, and "
+        f"{sum(fault.survives for fault in faults)} of them pass every single call.\n\n"
+    )
+    rows = [
+        (code(one.name), _said(one), one.base, "yes" if one.survives else "", ", ".join(map(code, one.statuses)))
+        for one in faults
+    ]
+    return text + table(["name", "what is wrong", "in", "passes single calls", STATUSES], rows)
 
 
 def _where(source: str) -> str:

@@ -215,3 +215,15 @@ def _narrow() -> Iterator[dict[str, Any]]:
         draft(2, ("b", 0, 2), ("a", 5, 1)), settle(a=1, b=2), pooled(b=2), decode("a", "b"), finish("a", "b"),
         interval=64, convolution=True, **more,
     )  # fmt: skip
+    yield line(
+        "narrow_tree", "states after a tree of drafts are rounded where they are set aside, not along a branch", 6,
+        admit(a=1, b=0), pooled(a=6, b=3), draft(4, ("a", 2, FIRST), ("b", 5, SECOND)), settle(a=3, b=2),
+        draft(4, ("b", 3, FIRST), None, ("a", 0, SECOND)), settle(b=4, a=3), decode("a", "b"), finish("a", "b"),
+        suite="smoke", **more,
+    )  # fmt: skip
+    yield line(
+        "narrow_tree_windows", "both 16-bit states through a tree, a chain and a draft of which none counts", 6,
+        admit(a=1, b=0), pooled(a=6, b=3), draft(4, ("a", 2, FIRST), ("b", 5, 3)), settle(a=4, b=2),
+        draft(4, ("b", 3, SECOND), ("a", 0, FIRST)), settle(b=3, a=0), decode("a", "b"), pooled(b=2), finish("a", "b"),
+        convolution=True, **more,
+    )  # fmt: skip

@@ -114,7 +114,11 @@ def check_sessions(
     options = Options(request.timeout, 0, (*flags, *same_families()), given=given, echo=echo)
     serving = [one for one in chosen if any(_serves(one, family) for family, _ in selected)]
     if not serving:
-        raise SpecError("no chosen solution serves a call of a session: see gdnspec list solutions")
+        called = sorted({name for family, _ in selected for name in _called(family)})
+        raise SpecError(
+            f"no chosen solution serves a call of a session; sessions call {', '.join(called)} "
+            "(gdnspec list solutions says which solution serves which)"
+        )
     jobs = [plan(one, family, line, where) for one in serving for family, line in selected]
     to_stdout = str(request.json_file) == "-"
     reused = request.json_file if request.resume and not to_stdout else None
@@ -136,9 +140,13 @@ def check_sessions(
     return 130 if summary.interrupted else summary.exit_code()
 
 
+def _called(family: Family) -> set[str]:
+    """The definitions that its sessions call."""
+    return {name for kinds in family.about.sessions.values() for name in kinds.values()}
+
+
 def _serves(solution: Solution, family: Family) -> bool:
-    served = {name for kinds in family.about.sessions.values() for name in kinds.values()}
-    return bool(served & {*solution.manifest.entries})
+    return bool(_called(family) & {*solution.manifest.entries})
 
 
 def _follow(

@@ -56,6 +56,15 @@ def fitting(family: Family, line: SessionLine) -> SessionLine:
     return line
 
 
+def one_of(file: Path, name: str) -> tuple[Family, SessionLine]:
+    """The session of that name in a file. Raises `SpecError`."""
+    family = family_named(None)
+    lines = {line.name: line for line in load_sessions(file, family)}
+    if name not in lines:
+        raise SpecError([Problem(file, f"no session {name!r}", hint=nearest(name, lines))])
+    return family, lines[name]
+
+
 def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path, force: bool, freeze: bool) -> None:
     """Writes the sessions, each with the budget that honest emulators give if `freeze`. Raises `SpecError`; the file
     then stays as it was."""

@@ -1,10 +1,11 @@
 """Who has what in a session: requests, their tokens, slots of the pool, checkpoints, places in the buffer of steps."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 from gdnspec.model import session_line as line_model
-from gdnspec.model.errors import PlacedError, nearest
+from gdnspec.model.errors import MOST_NAMED, PlacedError, nearest
 
 
 @dataclass
@@ -45,9 +46,11 @@ class Accounts:
 
     def _request(self, name: str, at: str) -> Held:
         if name in self.finished:
-            raise PlacedError(at, f"request {name!r} was finished in step {self.finished[name]}")
+            message = f"request {name!r} was finished in step {self.finished[name]}"
+            raise PlacedError(at, message, "use it before, or admit a new one")
         if name not in self.open:
-            raise PlacedError(at, f"request {name!r} was never admitted", nearest(name, self.open))
+            hint = nearest(name, self.open) if self.open else "admit it first"
+            raise PlacedError(at, f"request {name!r} was never admitted", hint)
         return self.open[name]
 
     def _resident(self, name: str, at: str, verb: str) -> Held:
@@ -77,8 +80,10 @@ class Accounts:
         if name in self.checkpoints:
             return self.checkpoints[name]
         if name in self.dropped:
-            raise PlacedError("/checkpoint", f"checkpoint {name!r} was dropped in step {self.dropped[name]}")
-        raise PlacedError("/checkpoint", f"checkpoint {name!r} was never taken", nearest(name, self.checkpoints))
+            message = f"checkpoint {name!r} was dropped in step {self.dropped[name]}"
+            raise PlacedError("/checkpoint", message, "use it before, or take it again")
+        hint = nearest(name, self.checkpoints) if self.checkpoints else "take it first, or `keep` it in a prefill"
+        raise PlacedError("/checkpoint", f"checkpoint {name!r} was never taken", hint)
 
     def _checkpoint(self, name: str, slot: int, tokens: int, at: str) -> None:
         if name in self.checkpoints:
@@ -88,10 +93,18 @@ class Accounts:
 
     def _claim(self, slot: int, owner: str, at: str) -> None:
         if slot >= self.slots:
-            raise PlacedError(at, f"there is no slot {slot}: the pool has {self.slots}, counted from 0")
+            message = f"there is no slot {slot}: the pool has {self.slots}, counted from 0"
+            raise PlacedError(at, message, self._free(self.owner))
         if slot in self.owner:
-            raise PlacedError(at, f"slot {slot} belongs to {self.owner[slot]}")
+            raise PlacedError(at, f"slot {slot} belongs to {self.owner[slot]}", self._free(self.owner))
         self.owner[slot] = owner
+
+    def _free(self, taken: Container[int]) -> str:
+        """Which numbers a step may name, as a hint."""
+        found = [str(number) for number in islice((n for n in range(self.slots) if n not in taken), MOST_NAMED + 1)]
+        if not found:
+            return "all are taken: raise `slots`"
+        return f"free: {', '.join(found[:MOST_NAMED])}" + (", ..." if len(found) > MOST_NAMED else "")
 
     def _release(self, slots: Iterable[int | None]) -> None:
         for slot in slots:
@@ -114,9 +127,11 @@ class Accounts:
 
     def _place(self, row: line_model.Branch, at: str) -> None:
         if row.place >= self.slots:
-            raise PlacedError(at, f"there is no place {row.place}: the buffer has {self.slots}, counted from 0")
+            message = f"there is no place {row.place}: the buffer has {self.slots}, counted from 0"
+            raise PlacedError(at, message, self._free(self.places))
         if row.place in self.places:
-            raise PlacedError(at, f"place {row.place} belongs to the drafts of {self.places[row.place]!r}")
+            message = f"place {row.place} belongs to the drafts of {self.places[row.place]!r}"
+            raise PlacedError(at, message, self._free(self.places))
         self.places[row.place] = row.request
 
     def _unplace(self, one: Held) -> None:

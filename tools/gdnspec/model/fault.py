@@ -22,6 +22,12 @@ Line = Annotated[str, Field(max_length=500)]
 Lines = Annotated[list[Line], Field(max_length=100)]
 
 
+def short(report: str) -> str:
+    """OWNER/NAME#1, for the address of a report."""
+    owner, name, _, number = report.removeprefix("https://github.com/").split("/")
+    return f"{owner}/{name}#{number}"
+
+
 class Rejection(Model):
     """The fault, and how the judge must reject it.
 

@@ -61,7 +61,8 @@ class Ledger(Accounts):
 
     def _keep(self, one: Held, row: line_model.Piece, kept: line_model.Kept, at: str) -> None:
         if self.interval is None:
-            raise PlacedError(f"{at}/at", "the session has no `interval`, so a prefill keeps no states")
+            message = "the session has no `interval`, so a prefill keeps no states"
+            raise PlacedError(f"{at}/at", message, "give the session one, such as 64")
         new = kept.at - one.tokens
         if new < 1 or new > row.tokens:
             first, last = one.tokens + 1, one.tokens + row.tokens
@@ -118,7 +119,7 @@ class Ledger(Accounts):
             message = f"the state after each draft needs a slot: drafts {step.drafts}, slots {len(row.slots)}"
             raise PlacedError(f"{at}/slots", message)
         if row.accept > step.drafts:
-            raise PlacedError(f"{at}/accept", f"accepts {row.accept} tokens, but only {step.drafts} are drafted")
+            raise PlacedError(f"{at}/accept", *_too_many(row.accept, step.drafts))
         if one.drafts and one.drafts != row.slots:
             message = f"the last drafts of {row.request!r} are in slots {one.drafts} and not committed"
             raise PlacedError(f"{at}/slots", message, "commit them, or verify in the same slots")
@@ -141,8 +142,8 @@ class Ledger(Accounts):
         if not one.drafts:
             raise PlacedError("/request", f"request {step.request!r} has no drafts to roll back: verify some first")
         if step.accept > one.accepted:
-            message = f"rolls back to {step.accept} accepted drafts, but only {one.accepted} were accepted"
-            raise PlacedError("/accept", message)
+            message = f"rolls back to {step.accept} accepted drafts, but the verify accepted only {one.accepted}"
+            raise PlacedError("/accept", message, f"accept at most {one.accepted}")
         tokens = one.tokens - one.accepted + step.accept
         if step.accept == 0 and one.settled != tokens:
             message = f"the state of {step.request!r} before its last verify is overwritten: keep one draft at least"
@@ -190,8 +191,7 @@ class Ledger(Accounts):
                 message = f"request {row.request!r} has nothing to settle: draft first"
                 raise PlacedError(f"/rows/{i}/request", message)
             if row.accept > one.pending.tokens:
-                message = f"accepts {row.accept} tokens, but only {one.pending.tokens} are drafted"
-                raise PlacedError(f"/rows/{i}/accept", message)
+                raise PlacedError(f"/rows/{i}/accept", *_too_many(row.accept, one.pending.tokens))
             if self.wide and one.pending.tokens and not row.accept:
                 message = "accepts nothing, and the convolution's state has no place before the first token"
                 raise PlacedError(f"/rows/{i}/accept", message, "accept one at least")
@@ -263,6 +263,12 @@ class Ledger(Accounts):
         self._unplace(one)
         del self.open[step.request]
         self.finished[step.request] = self.number
+
+
+def _too_many(accepted: int, drafted: int) -> tuple[str, str]:
+    """What is wrong, and the hint."""
+    only = "1 is" if drafted == 1 else f"{drafted} are"
+    return f"accepts {accepted} tokens, but only {only} drafted", f"accept at most {drafted}"
 
 
 def walk(line: "line_model.SessionLine", follow: Callable[[Ledger, Any], None] | None = None) -> Ledger:

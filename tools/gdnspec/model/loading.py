@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from gdnspec.model.base import Model, explaining
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer
-from gdnspec.model.wording import SHOULD, meant, of_json, worded
+from gdnspec.model.wording import SHOULD, likely, meant, of_json, worded
 
 M = TypeVar("M", bound=Model)
 B = TypeVar("B", bound=BaseModel)
@@ -118,6 +118,7 @@ def _problem(path: Path, line: int | None, error: Any, data: Any) -> Problem:
         found, key = error["ctx"], error["ctx"]["discriminator"].strip("'")
         pointer += json_pointer(key)
         message = f"{SHOULD}{found['expected_tags']}, not {shortened(found['tag'])}"
+        hint = likely(found["tag"], found["expected_tags"])
     elif error["type"] == "value_error":
         message = message.removeprefix("Value error, ")
     else:

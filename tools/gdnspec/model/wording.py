@@ -76,8 +76,12 @@ def meant(error: Mapping[str, Any]) -> str:
     """A hint: the word that is most like one that is none of a few. Empty if there is none."""
     if error["type"] != "literal_error" or not isinstance(error["input"], str):
         return ""
-    words = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "").split(", ")
-    near = similar(error["input"], words)
+    return likely(error["input"], error["ctx"]["expected"])
+
+
+def likely(word: str, expected: str) -> str:
+    """A hint: the word that is most like one of those that pydantic expects, which are in quotes."""
+    near = similar(word, expected.replace(" or ", ", ").replace("'", "").split(", "))
     return "" if near is None else f"{NEAR} {near!r}?"
 
 

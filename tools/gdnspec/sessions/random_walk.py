@@ -191,10 +191,9 @@ def draw(
     slots: int = 16, interval: int = 64, pooled: bool = False,
 ) -> SessionLine:  # fmt: skip
     """One session. The same arguments give the same session on every machine."""
-    trees = states == "float32"  # no definition has them on other states
-    both = trees and convolution and bool(Stream(seed, "trees").raw(1)[0] & np.uint64(1))
+    both = convolution and bool(Stream(seed, "trees").raw(1)[0] & np.uint64(1))
     ledger = Ledger(slots, states, interval, pooled, convolution and not both)
-    branches: Branches = "must" if both else "may" if trees and not convolution else "no"
+    branches: Branches = "must" if both else "no" if convolution else "may"
     walk = _Walk(Stream(seed, "session"), ledger, interval, branches)
     without = OF_SLOTS if pooled else OF_BUFFER if states == "float32" else OF_SLOTS + OF_BUFFER
     kinds = [do for do in WEIGHTS if do not in without]

@@ -20,6 +20,7 @@ from gdnspec.cli.matching import matching
 from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
 from gdnspec.model.errors import SpecError, nearest
+from gdnspec.model.fault import Fault, short
 
 
 def list_(
@@ -118,11 +119,21 @@ def _regimes(_: Path | None) -> Listing:
 
 def _faults(_: Path | None) -> Listing:
     """What `gdnspec selftest` must reject, and then what its sessions must."""
-    rows = [[name, family, "selftest", known.fault] for name, family, known in rejections_by_family()]
+    rows = [
+        [name, family, "selftest", known.fault, _reports(known.reports if isinstance(known, Fault) else [])]
+        for name, family, known in rejections_by_family()
+    ]
     rows.sort(key=lambda row: (row[1], row[0]))
     for file in tables():
-        rows += [[fault.name, file.parent.name, "selftest --sessions", fault.fault] for fault in read_table(file)]
-    return ["name", "family", "tried by", "fault"], rows
+        rows += [
+            [fault.name, file.parent.name, "selftest --sessions", fault.fault, _reports(fault.reports)]
+            for fault in read_table(file)
+        ]
+    return ["name", "family", "tried by", "fault", "reports"], rows
+
+
+def _reports(addresses: list[str]) -> str:
+    return ", ".join(map(short, addresses))
 
 
 _ROWS: dict[str, Callable[[Path | None], Listing]] = dict(

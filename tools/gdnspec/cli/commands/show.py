@@ -1,5 +1,7 @@
 """gdnspec show NAME: one definition, solution, workload, session, preset, regime or family."""
 
+import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +12,7 @@ from gdnspec.catalog.families import Family, families, having_regime, regimes
 from gdnspec.catalog.sessions import sessions, with_sessions
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
-from gdnspec.cli import offered
+from gdnspec.cli import offered, session_files
 from gdnspec.cli.console import add_row, out, print_json, print_table, say, table, warn
 from gdnspec.cli.options import AsJson, DefinitionsDir, SolutionsDir
 from gdnspec.cli.reading import keep_all
@@ -29,11 +31,18 @@ def show(
         ),
     ],
     solutions_dir: SolutionsDir = None,
+    workloads_file: Annotated[
+        Path | None, typer.Option("--workloads", metavar="FILE", help="Show the session of this name in a file.")
+    ] = None,
     as_json: AsJson = False,
     definitions_dir: DefinitionsDir = None,
 ) -> None:
     """Show one definition, solution, preset, regime, workload, session or family in full."""
     keep_all()
+    if workloads_file is not None:
+        family, session = session_files.one_of(workloads_file, name)
+        _session(family, session, as_json, workloads_file)
+        return
     if name in definitions():
         found = definitions()[name]
         print_json(found.definition.model_dump(mode="json")) if as_json else _definition(found)
@@ -56,9 +65,11 @@ def show(
         return
     found_sessions = [(f, line) for f in with_sessions().values() for line in sessions(f) if line.name == name]
     lines = _workload_lines(name)
-    if found_sessions and not lines:
+    if found_sessions:
         for family, session in found_sessions:
-            print_json(session.model_dump(mode="json", exclude_none=True)) if as_json else _session(family, session)
+            _session(family, session, as_json)
+        if lines:
+            warn(f"{len(lines)} workloads have this name too: gdnspec show {lines[0]['definition']}/{name}")
         return
     if lines:
         print_json(lines if len(lines) > 1 else lines[0])
@@ -138,9 +149,12 @@ def _family(family: Family, as_json: bool) -> None:
     say("definitions " + "\n            ".join(names))
 
 
-def _session(family: Family, session: SessionLine) -> None:
+def _session(family: Family, session: SessionLine, as_json: bool, file: Path | None = None) -> None:
+    if as_json:
+        print_json(session.model_dump(mode="json", exclude_none=True))
+        return
     out().print(session.name, style="bold")
-    say(f"{session.covers}\n")
+    say(f"{session.covers}\n" if session.covers else "")
     how = [session.suite, f"{session.slots} slots", f"{session.states} states"]
     how += [word for word, there in (("convolution", session.convolution), ("on the pool", session.pooled)) if there]
     say(f"family {family.name}, {', '.join(how)}")
@@ -149,7 +163,8 @@ def _session(family: Family, session: SessionLine) -> None:
     for number, step in enumerate(session.steps):
         add_row(steps, number, step.do, _words(step.model_dump(mode="json", exclude={"do"}, exclude_defaults=True)))
     print_table(steps)
-    say(f"\njudge it    gdnspec check --sessions --workload {session.name}")
+    of_file = f" --workloads {shlex.quote(paths.shown(file))}" if file is not None else ""
+    say(f"\njudge it    gdnspec check --sessions --workload {session.name}{of_file}")
 
 
 def _words(value: Any) -> str:
