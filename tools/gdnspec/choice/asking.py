@@ -4,6 +4,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.device_names import cpu_name, slug
@@ -77,8 +78,9 @@ def scalars_of(found: Found) -> dict[str, int]:
 
 def device_of(name: str | None) -> str:
     """The slug of the device to choose for: cpu for this machine's processor; by default its GPU, or the device
-    on which most solutions have traces. Raises `SpecError` if the name is not one of a device with traces."""
-    measured = Counter(file.stem for solution in solutions()[0].values() for file in trace_files(solution))
+    on which most solutions have been timed. Raises `SpecError` if the name is not one of a device with traces."""
+    files = [file for solution in solutions()[0].values() for file in trace_files(solution)]
+    measured = {file.stem for file in files}
     mine = gpu_name()
     known = {*measured, "cpu"} | ({slug(mine)} if mine else set())
     if name in ("cpu", slug(cpu_name())):
@@ -87,7 +89,16 @@ def device_of(name: str | None) -> str:
         raise SpecError(f"--device: nothing was measured on {name!r} ({nearest(name, known)})")
     if name is None and mine is None and not measured:
         raise SpecError(f"--device: choose one of {', '.join(sorted(known))}")
-    return name or (slug(mine) if mine else max(sorted(measured), key=measured.__getitem__))
+    if name is not None or mine is not None:
+        return name or slug(mine or "")
+    timed = Counter(file.stem for file in files if _has_times(file))
+    return max(sorted(measured), key=timed.__getitem__)
+
+
+def _has_times(file: Path) -> bool:
+    """Whether a trace in it has a time: what was found about other batches has none."""
+    with file.open() as lines:
+        return any('"timing": {' in line for line in lines)
 
 
 def gpu_name() -> str | None:

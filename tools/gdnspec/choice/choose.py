@@ -8,7 +8,7 @@ from typing import Literal
 from gdnspec.catalog.solutions import Solution
 from gdnspec.choice.candidates import Asked, Candidates, candidates
 from gdnspec.choice.expected_time import Figure, bound, efficiency, figures, lengths_said, nearest, same
-from gdnspec.model.trace import Ceilings, Trace
+from gdnspec.model.trace import Trace
 from gdnspec.report import shapes
 from gdnspec.report.units import shown_time
 
@@ -46,9 +46,7 @@ def choose(
     """The solutions that may serve the call, the best first, and who was asked."""
     found = candidates(asked, refuse, peers)
     known = {solution.name: figures(asked.found, solution) for solution in found.serving}
-    here = [figure for each in known.values() for figure in each if _here(asked, figure)]
-    limits = next((figure.trace.ceilings for figure in here if figure.trace.ceilings is not None), None)
-    choices = sorted((_choice(asked, one, known[one.name], limits) for one in found.serving), key=_order)
+    choices = sorted((_choice(asked, one, known[one.name]) for one in found.serving), key=_order)
     return [replace(choice, reason=_reason(asked, choices, choice)) for choice in choices], found
 
 
@@ -56,7 +54,7 @@ def _here(asked: Asked, figure: Figure) -> bool:
     return figure.trace.device == asked.slug
 
 
-def _choice(asked: Asked, solution: Solution, known: list[Figure], limits: Ceilings | None) -> Choice:
+def _choice(asked: Asked, solution: Solution, known: list[Figure]) -> Choice:
     here = [figure for figure in known if _here(asked, figure)]
     exact = next((figure for figure in here if same(asked, figure)), None)
     if exact is not None:
@@ -74,6 +72,7 @@ def _choice(asked: Asked, solution: Solution, known: list[Figure], limits: Ceili
         near = nearest(asked, [figure for figure in counted if figure.efficiency is not None])
         share = efficiency(near)
         if share is not None:
+            limits = near[0].trace.ceilings  # of the run that measured the share
             least = bound(asked, limits) if basis == "expected" and limits is not None else None
             time = None if least is None else least / share
             earlier = any(figure.earlier for figure in near)
