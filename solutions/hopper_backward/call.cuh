@@ -104,6 +104,7 @@ void backward(const Call& x, bool k_first) {
 
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(segment_of(p))};
   p.segments.k_first = p.k_first;
+  p.brief = brief_of(p);
   const bool cut = p.segments.length > 0;
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * p.segments.length));
   const int64_t places = p.tokens / kChunk + p.N, of_head = places * p.H, of_sequences = int64_t{p.N} * p.H;

@@ -120,7 +120,7 @@ struct GradientBlock {
       for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
         const int64_t at = at_place(p, task.place, h);
         const auto& decays = *reinterpret_cast<const Decays*>(p.tiles + at * kTileBytes + kDecaysAt);
-        if (walk_finds_betas<E>(decays, task.at_end)) write_betas(p, at, task.first, task.valid, h, lane_here());
+        if (walk_finds_betas<E>(decays, task.at_end)) write_betas(p, sums_at(p, at).of_beta, task.first, task.valid, h, lane_here());
       }
     }
   }
@@ -140,36 +140,45 @@ struct GradientBlock {
     fence_async();
     named_barrier(kCleared, kGradientThreads);
   }
-
-  // 64 channels of the rows of a head, from channel 64 half on.
-  template <class E>
-  __device__ __forceinline__ void store(const Task& task, const float (&x)[32], void* to, int heads, int head, int half, int warp,
-                                        int lane) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = 16 * warp + lane / 4 + 8 * r;
-      auto* const from = static_cast<uint16_t*>(to) + ((task.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
-      if (row >= task.valid) continue;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
-    }
-  }
 };
+
+// 64 channels of the rows of a head, from channel 64 half on; by a warp of four.
+template <class E>
+__device__ __forceinline__ void store_rows(int64_t first, int valid, const float (&x)[32], void* to, int heads, int head, int half, int warp,
+                                           int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = 16 * warp + lane / 4 + 8 * r;
+    auto* const from = static_cast<uint16_t*>(to) + ((first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
+    if (row >= valid) continue;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
+  }
+}
 
 // Rows behind the last sequence belong to none: their gradients are zero.
 __device__ __forceinline__ void write_zeros(const Problem& p, int64_t first, int64_t behind, int k_head) {
   const int from = static_cast<int>(max(int64_t{0}, behind - first)), to = static_cast<int>(min(int64_t{kChunk}, p.tokens - first));
   const auto clear = [&](void* x, int heads) {  // those heads of x that this block has
     const int count = heads / p.k_heads;
-    for (int at = 16 * from * count + threadIdx.x; at < 16 * to * count; at += kGradientBlock) {
+    for (int at = 16 * from * count + threadIdx.x; at < 16 * to * count; at += blockDim.x) {
       const int64_t row = (first + at / (16 * count)) * heads + k_head * count + at / 16 % count;
       reinterpret_cast<uint4*>(x)[row * 16 + at % 16] = make_uint4(0, 0, 0, 0);
     }
   };
   clear(p.dq, p.q_heads), clear(p.dk, p.k_heads), clear(p.dv, p.v_heads);
-  for (int at = from * p.k_group + threadIdx.x; at < to * p.k_group; at += kGradientBlock) {
+  for (int at = from * p.k_group + threadIdx.x; at < to * p.k_group; at += blockDim.x) {
     const int64_t i = (first + at / p.k_group) * p.H + k_head * p.k_group + at % p.k_group;
     p.dg[i] = 0.f, p.dbeta[i] = 0.f;
+  }
+}
+// The same of all chunks and key heads; by all blocks.
+__device__ __forceinline__ void write_all_zeros(const Problem& p) {
+  const int64_t behind = bound(p, p.N);
+  if (behind >= p.tokens) return;
+  for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
+    const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
+    if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
   }
 }
 
@@ -243,18 +252,20 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (at_warp == 0) {
-      write_gates<E>(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
+      const float* const of_states = task.at_end ? sums_at(p, at_place(p, task.place, h)).of_states : sums.through;
+      const float* const exact_end = task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr;
+      write_gates(p, sums, d, of_states, exact_end, !walk_finds_betas<E>(d, task.at_end), task.first, task.valid, h, lane_here());
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
     if ((turn + 1) % p.q_group != 0) continue;
     __syncwarp();
     warp_arrive(lane_here(), shared_address(&s.queries_left));  // behind the last head the keys, too
-    block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
+    store_rows<E>(task.first, task.valid, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
   }
-  block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, warp_here() / 4, warp_here() % 4, lane_here());
+  store_rows<E>(task.first, task.valid, dK, p.dk, p.k_heads, task.k_head, warp_here() / 4, warp_here() % 4, lane_here());
 }
 
 // By one thread.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "brief.cuh"
 #include "forward.cuh"
 #include "carry.cuh"
 #include "first.cuh"
@@ -77,7 +78,7 @@ template <class E, int Groups>
 void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   if (p.tokens == 0) return;
-  const dim3 grid = grid_of(kHalves / Groups, p.H, p.N);
+  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
   launch(gdn_forward_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
 }
 
@@ -101,6 +102,18 @@ void launch_together(const Problem& p, const Maps& maps, int64_t places, int64_t
   config.attrs = &beside;
   config.numAttrs = early ? 1 : 0;
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps, walkers));
+}
+
+// Whether sequences of one chunk have a kernel of their own: 0, or how long they may be. Only where the others can be found without looking
+// at all of them.
+int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kChunk} * p.N ? kChunk : 0; }
+
+// Alone: no sequence can be longer.
+template <class E>
+void launch_brief(const Problem& p, const Maps& maps, bool alone, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  const dim3 grid = grid_of(std::min<int64_t>(p.multiprocessors, int64_t{p.N} * p.k_heads), 1);
+  launch(gdn_brief_kernel<E>, allowed, p.device, grid, kBriefThreads, sizeof(BriefShared), stream, p, maps, alone);
 }
 
 // Where sequences are cut, and the states there.
@@ -164,6 +177,11 @@ template <class E>
 void launch_apart(const Problem& p, const Maps& maps, int64_t places, cudaStream_t stream) {
   if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, places, stream);
+  if (p.brief > 0) {
+    const bool alone = p.tokens <= p.brief;
+    launch_brief<E>(p, maps, alone, stream);
+    if (alone) return;
+  }
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   takes_both(p) ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
   const Walks walks = walks_of(p);

@@ -24,7 +24,7 @@ struct Segments {
 
 // What the last kernel has to do, in the order in which it can be done: chunks and key heads.
 struct Queue {
-  int taken, ready, all, unused;  // all: one more than there are; 0: not yet known
+  int taken, ready, all, sequences;  // all: one more than there are; 0: not yet known. sequences: that have chunks
 };
 
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
@@ -53,6 +53,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
@@ -66,7 +67,7 @@ __device__ __forceinline__ int64_t bound(const Problem& p, int n) {
 
 __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
   const int64_t length = bound(p, n + 1) - bound(p, n);
-  return length < 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
+  return length <= p.brief ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
 }
 
 // The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
@@ -127,9 +128,12 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   if (block != 0) return;
   if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
-  int chunks = 0;
-  for (int n = threadIdx.x; n < p.N; n += blockDim.x) chunks += count_chunks(p, n);
-  if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads);
+  int chunks = 0, sequences = 0;
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
+    const int of = count_chunks(p, n);
+    chunks += of, sequences += of > 0;
+  }
+  if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads), atomicAdd(&p.queue->sequences, sequences);
 }
 
 // One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by

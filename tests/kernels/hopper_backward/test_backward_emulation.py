@@ -18,8 +18,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_backward"
 HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
 OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
-RUNS = 9
-THOROUGH_RUNS = RUNS + 7 * 3 * 2 + 6 * 3
+RUNS = 12
+THOROUGH_RUNS = RUNS + 7 * 3 * 2 + 6 * 3 + 3 * 3 * 2 * 2
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 

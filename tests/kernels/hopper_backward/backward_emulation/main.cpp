@@ -4,6 +4,7 @@
 #include "instructions.cuh"
 #include "hopper_emulation/launch.h"
 #include "gradients.h"
+#include "brief.cuh"
 #include "forward.cuh"
 #include "carry.cuh"
 #include "first.cuh"
@@ -54,7 +55,10 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
     launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
     launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
   }
-  const Place walks = grid(kHalves / Groups, p.H, p.N);
+  const bool alone = p.tokens <= p.brief;
+  if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
+  if (p.brief > 0 && alone) return;
+  const Place walks = grid(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
 }
 
@@ -71,11 +75,13 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   }
   if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
-  launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
+  if (p.brief == 0 || p.tokens > p.brief) {
+    launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
+  }
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
-Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, bool beside, float scale) {
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, bool beside, bool brief, float scale) {
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
   const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
@@ -109,7 +115,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
-  p.scale = scale, p.multiprocessors = 3;
+  p.scale = scale, p.multiprocessors = 3, p.brief = brief ? kChunk : 0;
   p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
   p.segments.k_first = p.k_first;
@@ -169,8 +175,8 @@ double error_of(const std::vector<int64_t>& bounds, int heads, int size, const V
   return worst;
 }
 
-bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, bool beside, float scale) {
-  const Found got = call(c, x, y, given, groups, segment, beside, scale);
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, bool beside, bool brief, float scale) {
+  const Found got = call(c, x, y, given, groups, segment, beside, brief, scale);
   const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
   const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
   std::vector<int64_t> of_states(c.sequences() + 1);
@@ -194,7 +200,7 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
   }
   right &= zeros;
   std::printf("%s: %s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, beside ? ", side by side" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
+              right ? "right" : "WRONG", c.name, beside ? ", side by side" : brief ? ", one chunk apart" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -206,7 +212,7 @@ struct Run {
   Given given = {};
   int groups = 2, segment = 0;
   int zero_beta = -1;  // of this token and head
-  bool beside = false;
+  bool beside = false, brief = false;
 };
 
 std::vector<Run> all_runs() {
@@ -228,12 +234,25 @@ std::vector<Run> all_runs() {
                         {cut, {3}, 1, 1}};
   const auto add = [&](const Run& run) { runs.push_back(run), runs.back().beside = true; };
   add({ragged, {100}, 1, 0, 2 * 70}), add({resets, {}, 1}), add({cut, {3}, 1});
+  const Case some{.name = "some short, GVA", .lengths = {5, 0, 64, 130, 3}, .value_heads = 2, .checkpoint_every = 0};
+  const Case all{.name = "all short, resets, GQA, k first", .lengths = {17, 40, 0}, .query_heads = 2, .k_first = true, .resets = 0.05f,
+                 .largest_beta = 1.8f, .checkpoint_every = 0};
+  const Case one{.name = "one short, no gates, no states", .lengths = {50}, .gates = false, .initial_state = false, .checkpoint_every = 0};
+  const auto add_brief = [&](const Run& run) { runs.push_back(run), runs.back().brief = true; };
+  add_brief({some, {100}, 2, 0, 2 * 70}), add_brief({all, {3}, 1}), add_brief({one, {0, true, false}, 1});
   if (std::getenv("THOROUGH") != nullptr) {
     for (const int groups : {1, 2}) {
       for (const Case& c : {ragged, resets, linear, bare, longer, repeated, in_float16}) {
         for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
           runs.push_back({c, given, groups});
           if (groups == 1 && c.type != Type::float16) add({c, given, groups});
+        }
+      }
+      for (Case c : {some, all, one}) {
+        for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
+          add_brief({c, given, groups});
+          c.type = Type::float16;
+          add_brief({c, given, groups});
         }
       }
     }
@@ -253,7 +272,7 @@ int main() {
     if (run.zero_beta >= 0) inputs.beta[run.zero_beta] = 0.f;
     const Cotangents cotangents = draw_cotangents(run.c, inputs);
     const Gradients expected = recur_back(run.c, inputs, cotangents, scale, run.given.output, run.given.state);
-    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, run.beside, scale);
+    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, run.beside, run.brief, scale);
 #ifdef STOP_AT_FIRST
     if (!right) return 1;
 #endif
