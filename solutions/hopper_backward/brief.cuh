@@ -98,7 +98,8 @@ __device__ __forceinline__ void ask_brief(const Problem& p, const Maps& maps, Br
     if (turn == 0) load_boxes(shared_address(s.k), &maps.k, 0, task.k_head, token, queries);
     load_boxes(shared_address(s.q), &maps.q, 0, h / p.q_group, token, queries);
   }
-  const unsigned char* const tile = p.tiles + at_place(p, first_chunk(p, task.n), h) * kTileBytes;
+  const int64_t at = at_place(p, first_chunk(p, task.n), h);
+  const unsigned char* const tile = tile_at(p.forward_tiles, at, 0);
   barrier_expect(landed, 2 * kHalves * kBoxBytes + kForwardBytes + kReverseBytes + static_cast<int>(sizeof(Decays)));
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
@@ -110,8 +111,8 @@ __device__ __forceinline__ void ask_brief(const Problem& p, const Maps& maps, Br
     const int behind = term == kTerms - 1 ? static_cast<int>(sizeof(ForwardDecays)) : 0;
     load_lower(shared_address(s.forward.E[term]), tile + term * kTriangle, behind, landed);
   }
-  load_bytes(shared_address(&s.reverse), tile + kMAt, kReverseBytes, landed);
-  load_bytes(shared_address(&s.decays), tile + kDecaysAt, sizeof(Decays), landed);
+  load_bytes(shared_address(&s.reverse), tile_at(p.reverse_tiles, at, 0), kReverseBytes, landed);
+  load_bytes(shared_address(&s.decays), &decays_at(p, at), sizeof(Decays), landed);
 }
 
 // Rows of the next sequence, NaN maybe, once all has landed; by all threads.
@@ -264,7 +265,7 @@ __device__ __forceinline__ void find_brief_gradients(const Problem& p, BriefShar
   if (at_warp == 0) {
     write_gates(p, s.sums, s.decays, s.of_states, p.dht != nullptr ? s.of_end[0] : nullptr, false, task.first, task.valid, h, lane_here());
   } else if (at_warp == 4) {
-    write_betas(p, s.of_beta, task.first, task.valid, h, lane_here());
+    write_betas(p, s.of_beta[0], kChunk, task.first, task.valid, h, lane_here());
   }
   wgmma_wait<0>();
   settle(dQ), settle(dK);

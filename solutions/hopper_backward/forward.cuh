@@ -37,7 +37,7 @@ struct ForwardWay {
   }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
-    const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
+    const unsigned char* const tile = tile_at(p.forward_tiles, at_place(p, work.place + c, work.h), work.slice);
     barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
 #pragma unroll

@@ -11,14 +11,13 @@ __device__ __forceinline__ bool walk_finds_betas(const Decays& d, bool at_end) {
 }
 
 // What that is, summed over its warps. By one warp.
-__device__ __forceinline__ void write_betas(const Problem& p, const float (&of_beta)[kWalkers][kChunk], int64_t first, int valid, int h,
-                                            int lane) {
+__device__ __forceinline__ void write_betas(const Problem& p, const float* of_beta, int64_t step, int64_t first, int valid, int h, int lane) {
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = lane + 32 * e;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWalkers; ++i) sum += of_beta[i][t];
+    for (int i = 0; i < kWalkers; ++i) sum += of_beta[i * step + t];
     if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
   }
 }
@@ -41,7 +40,7 @@ __device__ __forceinline__ void take_end(GateSums& sums, const float* from, cons
 // kWalkers warps. With betas: dbeta, too.
 __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, const float* of_states, const float* exact_end,
                                             bool with_betas, int64_t first, int valid, int h, int lane) {
-  const float end = d.from_start[kChunk - 1];
+  const float end = exp2_fast(d.log[kChunk - 1]);
   if (exact_end != nullptr) take_end(sums, exact_end, d, lane);
   float through = 0.f, start[2], until[2], between[2] = {};
 #pragma unroll
@@ -49,8 +48,8 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = 2 * lane + e;
-    start[e] = d.from_start[t] * (sums.of_start[0][t] + sums.of_start[1][t]);
-    until[e] = d.to_end[t] * (sums.of_end[0][t] + sums.of_end[1][t]);
+    start[e] = exp2_fast(d.log[t]) * (sums.of_start[0][t] + sums.of_start[1][t]);
+    until[e] = exp2_fast(d.log[kChunk - 1] - d.log[t]) * (sums.of_end[0][t] + sums.of_end[1][t]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) between[e] += sums.between[i][t];
   }

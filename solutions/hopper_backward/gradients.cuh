@@ -20,7 +20,7 @@ constexpr int kMatrices = 1, kCleared = 2;              // named barriers of tho
 struct Task {
   int64_t first;           // token
   int place, valid, k_head;  // valid 0: there are no more
-  bool at_end;             // the chunk is a sequence's first or last: the reverse walk has found <S, dS>
+  const WalkSums* at_end;  // of the first head, two apart, if the chunk is a sequence's first or last: the reverse walk has found <S, dS>
   const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
 };
 
@@ -35,6 +35,7 @@ struct GradientShared {
   Decays decays[kHeadsAhead];
   GateSums sums[2];  // of heads in turns
   Task task[kTasks];
+  unsigned char unused[1536];  // the places of the walk back reach as far (together.cuh)
   alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, found[kTasks];
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
@@ -51,7 +52,8 @@ __device__ __forceinline__ Task next_task(const Problem& p) {
   const Chunk chunk = find_chunk(p, place);
   const bool exact = chunk.is_last && p.dht != nullptr;
   const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
-  return Task{chunk.first, place, chunk.valid, k_head, chunk.is_first || chunk.is_last, exact_end};
+  const bool at_end = chunk.is_first || chunk.is_last;
+  return Task{chunk.first, place, chunk.valid, k_head, at_end ? &ends_at(p, chunk.n, k_head * p.k_group, chunk.is_last) : nullptr, exact_end};
 }
 
 // What a block asks TMA for, and what it does with a task's rows.
@@ -67,7 +69,7 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.landed[place]);
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), &decays_at(p, at), sizeof(Decays), landed);
     load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
     load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
@@ -111,16 +113,22 @@ struct GradientBlock {
       const Task task = s.task[i];
       if (task.valid == 0) return;
 #pragma unroll 1
+      for (int turn = 0; turn < p.k_group; ++turn) {  // first: they may lie in dq, which is written once queries are there
+        const int h = task.k_head * p.k_group + turn;
+        const int64_t at = at_place(p, task.place, h);
+        if (task.at_end != nullptr) {
+          write_betas(p, task.at_end[2 * turn].of_beta[0], kChunk, task.first, task.valid, h, lane_here());
+        } else if (walk_finds_betas<E>(decays_at(p, at), false)) {
+          const Betas betas = betas_at(p, at, task.first, h);
+          write_betas(p, betas.first, betas.step, task.first, task.valid, h, lane_here());
+        }
+      }
+      __syncwarp();
+#pragma unroll 1
       for (int turn = 0; turn < p.k_group; turn += p.q_group, ++asked) {
         if (asked > 0) barrier_wait(shared_address(&s.queries_left), (asked - 1) & 1);
         if (lane_here() == 0) ask_queries(task, turn, turn == 0);
         __syncwarp();
-      }
-#pragma unroll 1
-      for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
-        const int64_t at = at_place(p, task.place, h);
-        const auto& decays = *reinterpret_cast<const Decays*>(p.tiles + at * kTileBytes + kDecaysAt);
-        if (walk_finds_betas<E>(decays, task.at_end)) write_betas(p, sums_at(p, at).of_beta, task.first, task.valid, h, lane_here());
       }
     }
   }
@@ -252,9 +260,9 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (at_warp == 0) {
-      const float* const of_states = task.at_end ? sums_at(p, at_place(p, task.place, h)).of_states : sums.through;
+      const float* const of_states = task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through;
       const float* const exact_end = task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr;
-      write_gates(p, sums, d, of_states, exact_end, !walk_finds_betas<E>(d, task.at_end), task.first, task.valid, h, lane_here());
+      write_gates(p, sums, d, of_states, exact_end, !walk_finds_betas<E>(d, task.at_end != nullptr), task.first, task.valid, h, lane_here());
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);

@@ -27,6 +27,12 @@ struct Queue {
   int taken, ready, all, sequences;  // all: one more than there are; 0: not yet known. sequences: that have chunks
 };
 
+// Where tiles of chunks and heads lie: so many bytes apart, and that of the second slice so much further, where each has its own.
+struct Tiles {
+  unsigned char* first;
+  int step, second;
+};
+
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
 struct Problem {
   const int64_t* cu_seqlens;    // [N + 1]
@@ -36,11 +42,14 @@ struct Problem {
   void *dq, *dk, *dv;           // [T, heads, D], of the type of q
   float *dg, *dbeta;            // [T, H]
   float* dh0;                   // [N, H, D, D]
-  unsigned char* tiles;         // [places, H]: what is prepared of a chunk (boxes.cuh)
+  Tiles forward_tiles, reverse_tiles;  // [places, H]: what is prepared of a chunk for each walk (boxes.cuh)
+  unsigned char* decays;        // [places, H]: and for the gradients
   unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
   unsigned char* errors;        // [places, H]: r of each token; boxes too
   uint16_t* writes;             // [T, H, D]: dv of each head: where no heads share values, dv itself
   float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
+  float* of_ends;               // [N, H, 2]: WalkSums of the first chunk and of the last
+  float* of_betas;              // [places, H, kWalkers, 64]: what they find of dbeta in others; null: that is in rows of dq
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int* order;                   // [N]: sequences, longest first; null: they are taken as they come
   Segments segments;
