@@ -143,13 +143,13 @@ __device__ __forceinline__ WalkSums& ends_at(const Problem& p, int n, int h, boo
 // first token.
 constexpr bool in_rows_of_queries(const Problem& p) { return p.q_group * kWalkers <= kChunk; }
 struct Betas {
-  float* first;
+  const float* first;
   int64_t step;
 };
 __device__ __forceinline__ Betas betas_at(const Problem& p, int64_t at, int64_t first, int h) {
   if (p.of_betas != nullptr) return {p.of_betas + at * kWalkers * kChunk, kChunk};
   const int64_t row = (first + h % p.q_group * kWalkers) * p.q_heads + h / p.q_group;
-  return {static_cast<float*>(p.dq) + row * kChunk, int64_t{kChunk} * p.q_heads};
+  return {static_cast<const float*>(p.dq) + row * kChunk, int64_t{kChunk} * p.q_heads};
 }
 static_assert(kChunk * sizeof(float) == kHeadSize * sizeof(uint16_t));
 

@@ -265,7 +265,7 @@ __device__ __forceinline__ void find_brief_gradients(const Problem& p, BriefShar
   if (at_warp == 0) {
     write_gates(p, s.sums, s.decays, s.of_states, p.dht != nullptr ? s.of_end[0] : nullptr, false, task.first, task.valid, h, lane_here());
   } else if (at_warp == 4) {
-    write_betas(p, s.of_beta[0], kChunk, task.first, task.valid, h, lane_here());
+    write_betas(p, {s.of_beta[0], kChunk}, task.first, task.valid, h, lane_here());
   }
   wgmma_wait<0>();
   settle(dQ), settle(dK);

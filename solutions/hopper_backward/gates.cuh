@@ -11,13 +11,13 @@ __device__ __forceinline__ bool walk_finds_betas(const Decays& d, bool at_end) {
 }
 
 // What that is, summed over its warps. By one warp.
-__device__ __forceinline__ void write_betas(const Problem& p, const float* of_beta, int64_t step, int64_t first, int valid, int h, int lane) {
-#pragma unroll
+__device__ __forceinline__ void write_betas(const Problem& p, const Betas& betas, int64_t first, int valid, int h, int lane) {
+#pragma unroll 1
   for (int e = 0; e < 2; ++e) {
     const int t = lane + 32 * e;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWalkers; ++i) sum += of_beta[i * step + t];
+    for (int i = 0; i < kWalkers; ++i) sum += betas.first[i * betas.step + t];
     if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
   }
 }

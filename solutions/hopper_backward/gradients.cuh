@@ -116,12 +116,9 @@ struct GradientBlock {
       for (int turn = 0; turn < p.k_group; ++turn) {  // first: they may lie in dq, which is written once queries are there
         const int h = task.k_head * p.k_group + turn;
         const int64_t at = at_place(p, task.place, h);
-        if (task.at_end != nullptr) {
-          write_betas(p, task.at_end[2 * turn].of_beta[0], kChunk, task.first, task.valid, h, lane_here());
-        } else if (walk_finds_betas<E>(decays_at(p, at), false)) {
-          const Betas betas = betas_at(p, at, task.first, h);
-          write_betas(p, betas.first, betas.step, task.first, task.valid, h, lane_here());
-        }
+        const bool at_end = task.at_end != nullptr;
+        if (!walk_finds_betas<E>(decays_at(p, at), at_end)) continue;
+        write_betas(p, at_end ? Betas{task.at_end[2 * turn].of_beta[0], kChunk} : betas_at(p, at, task.first, h), task.first, task.valid, h, lane_here());
       }
       __syncwarp();
 #pragma unroll 1

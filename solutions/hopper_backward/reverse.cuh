@@ -215,7 +215,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     }
     const auto betas = [&] {  // of this warp
       const Betas of = betas_at(p, at, s.work.start + static_cast<int64_t>(chunks - 1 - turn) * kChunk, s.work.h);
-      return of.first + walker * of.step;
+      return const_cast<float*>(of.first) + walker * of.step;
     };
     const bool at_end = turn == 0 || turn == chunks - 1, exact = at_end && (with_rests || kDivides<E>);
     if constexpr (!Carries && !kDivides<E>) {
