@@ -67,7 +67,14 @@ First first_of(const Problem& p, bool divides) {
 
 // Whether sequences of one chunk have a kernel of their own: 0, or how long they may be. Only where the others can be found without looking
 // at all of them.
-int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kChunk} * p.N ? kChunk : 0; }
+// The same for some chunks, where (sequence, key head) are many.
+int brief_of(const Problem& p) {
+  if (p.N > kSorted) return 0;
+  if (p.tokens <= int64_t{kChunk} * p.N) return kChunk;
+  constexpr int64_t kMostChunks = 16, kMostOnAverage = 8;
+  const bool many = 2 * int64_t{p.N} * p.k_heads >= 3 * p.multiprocessors;
+  return many && p.tokens <= kMostOnAverage * int64_t{kChunk} * p.N ? kMostChunks * kChunk : 0;
+}
 
 // --- memory ------------------------------------------------------------------------------------------------------
 
@@ -126,7 +133,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1), of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
   plan.first = first_of(p, form.divides), plan.walks = walks_of(p), plan.forward_both = takes_both(p);
-  plan.alone = p.brief > 0 && p.tokens <= p.brief;
+  plan.alone = p.brief == kChunk && p.tokens <= kChunk;
   const bool beside = plan.first.walks > 0;
   plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2, of_states = cut ? 2 * pairs * kHeadSize * kHeadSize * 4 : 0;
