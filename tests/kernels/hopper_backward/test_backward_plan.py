@@ -1,6 +1,5 @@
-"""What hopper_backward allocates beside inputs and outputs, and which kernels a call gets: its host code, asked without a GPU."""
+"""What hopper_backward allocates beside inputs and outputs, and which kernels a call gets: its host code alone."""
 
-import re
 import subprocess
 import sys
 from itertools import product
@@ -9,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 from conftest import ROOT
-from test_backward_emulation import GXX, HERE, KERNEL, OF_PREFILL, device_code
+from test_backward_emulation import GXX, HERE, OF_PREFILL, device_code
 
 sys.path.append(str(ROOT / "benchmarks"))
 
-from prefill_shapes import RAGGED, rows  # noqa: E402
+from prefill_shapes import rows
 
 pytestmark = [
     pytest.mark.skipif(GXX is None, reason="no g++ here"),

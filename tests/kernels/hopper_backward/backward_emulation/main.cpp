@@ -84,7 +84,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   }
   if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
-  if (p.brief == 0 || p.tokens > kChunk) {
+  if (p.brief != kChunk || p.tokens > kChunk) {
     launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
   }
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
