@@ -150,13 +150,10 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
-  if (p.brief > 0 && all_chunks(p, nth_sequence(p, blockIdx.z)) < 2) return;
+  if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
   prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
       s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
-  if (threadIdx.x == 0) {
-    s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
-    s.work.chunks = all_chunks(p, s.work.n);
-  }
+  if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {

@@ -27,7 +27,8 @@ struct Task {
 constexpr int kParts = 3;  // places for halves of heads: one is multiplied, the others are on their way
 constexpr int kTasks = 3, kHeadsAhead = 3;  // that a block has something of at a time
 
-// Barriers: half of a head has landed, and nobody needs it any more; queries, and keys, the same; a task has been found.
+// Barriers: half of a head has landed, and nobody needs it any more; queries, and keys, the same; what lay in rows of dq has been read; a
+// task has been found.
 struct GradientShared {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes];
   Part part[kParts];
@@ -36,7 +37,7 @@ struct GradientShared {
   GateSums sums[2];  // of heads in turns
   Task task[kTasks];
   unsigned char unused[1536];  // the places of the walk back reach as far (together.cuh)
-  alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, found[kTasks];
+  alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, betas_read, found[kTasks];
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
@@ -113,21 +114,28 @@ struct GradientBlock {
       const Task task = s.task[i];
       if (task.valid == 0) return;
 #pragma unroll 1
-      for (int turn = 0; turn < p.k_group; ++turn) {  // first: they may lie in dq, which is written once queries are there
-        const int h = task.k_head * p.k_group + turn;
-        const int64_t at = at_place(p, task.place, h);
-        const bool at_end = task.at_end != nullptr;
-        if (!walk_finds_betas<E>(decays_at(p, at), at_end)) continue;
-        write_betas(p, at_end ? Betas{task.at_end[2 * turn].of_beta[0], kChunk} : betas_at(p, at, task.first, h), task.first, task.valid, h, lane_here());
-      }
-      __syncwarp();
-#pragma unroll 1
       for (int turn = 0; turn < p.k_group; turn += p.q_group, ++asked) {
         if (asked > 0) barrier_wait(shared_address(&s.queries_left), (asked - 1) & 1);
         if (lane_here() == 0) ask_queries(task, turn, turn == 0);
         __syncwarp();
+        if (turn == 0) read_betas<E>(task);
       }
     }
+  }
+
+  // What walks have found of dbeta. It may lie in rows of dq, which nobody writes before all of it is read.
+  template <class E>
+  __device__ __forceinline__ void read_betas(const Task& task) const {
+#pragma unroll 1
+    for (int turn = 0; turn < p.k_group; ++turn) {
+      const int h = task.k_head * p.k_group + turn;
+      const int64_t at = at_place(p, task.place, h);
+      const bool at_end = task.at_end != nullptr;
+      if (!walk_finds_betas<E>(decays_at(p, at), at_end)) continue;
+      write_betas(p, at_end ? Betas{task.at_end[2 * turn].of_beta[0], kChunk} : betas_at(p, at, task.first, h), task.first, task.valid, h, lane_here());
+    }
+    __syncwarp();
+    if (lane_here() == 0) barrier_arrive(shared_address(&s.betas_read));
   }
 
   __device__ __forceinline__ void ask_queries(const Task& task, int turn, bool with_keys) const {
@@ -188,11 +196,11 @@ __device__ __forceinline__ void write_all_zeros(const Problem& p) {
 }
 
 // Where whoever multiplies is: the places of the next half and the next head, and parities by bit: of barriers by part, of queries, of
-// tasks, of the head.
+// tasks, of the head, of betas.
 struct Turn {
   int part, decays, parities;
 };
-constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks;
+constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks, kOfBetas = kOfHead + 1;
 
 // The warp of those that multiply, found anew: nothing that follows from it is kept over products.
 __device__ __forceinline__ int warp_here() { return __shfl_sync(kAllLanes, threadIdx.x / 32, 0); }
@@ -207,7 +215,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   for (int turn = 0; turn < p.k_group; ++turn) {
     const int h = task.k_head * p.k_group + turn;
     const Decays& d = s.decays[at.decays];
-    GateSums& sums = s.sums[at.parities >> kOfHead];
+    GateSums& sums = s.sums[at.parities >> kOfHead & 1];
     at.decays = next_of(at.decays, kHeadsAhead), at.parities ^= 1 << kOfHead;
     Products of;
     float through = 0.f;
@@ -264,6 +272,10 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     wgmma_wait<0>();
     settle(dQ), settle(dK);
     if ((turn + 1) % p.q_group != 0) continue;
+    if (turn < p.q_group) {  // before the next task's can be
+      barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);
+      at.parities ^= 1 << kOfBetas;
+    }
     __syncwarp();
     warp_arrive(lane_here(), shared_address(&s.queries_left));  // behind the last head the keys, too
     store_rows<E>(task.first, task.valid, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
@@ -279,7 +291,7 @@ __device__ __forceinline__ void prepare_parts(GradientShared& s) {
     barrier_init(shared_address(&s.landed[i]), 1);
     barrier_init(shared_address(&s.left[i]), kGradientThreads / 32 * kSpeakers);
   }
-  barrier_init(shared_address(&s.queries), 1);
+  barrier_init(shared_address(&s.queries), 1), barrier_init(shared_address(&s.betas_read), 1);
   barrier_init(shared_address(&s.queries_left), kGradientThreads / 32 * kSpeakers);
   for (auto& found : s.found) barrier_init(shared_address(&found), 1);
 }

@@ -57,7 +57,7 @@ template <class E, int Groups>
 void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   if (p.tokens == 0) return;
-  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief == kChunk ? std::min<int64_t>(p.N, p.tokens / (kChunk + 1)) : p.N);
+  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
   launch(gdn_forward_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
 }
 
@@ -84,11 +84,11 @@ void launch_together(const Problem& p, const Maps& maps, int64_t most, bool earl
 }
 
 // Alone: no sequence can be longer.
-template <class E, bool Short>
+template <class E>
 void launch_brief(const Problem& p, const Maps& maps, bool alone, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const dim3 grid = grid_of(std::min<int64_t>(p.multiprocessors, int64_t{p.N} * p.k_heads), 1);
-  launch(gdn_brief_kernel<E, Short>, allowed, p.device, grid, kBriefThreads, sizeof(BriefShared), stream, p, maps, alone);
+  launch(gdn_brief_kernel<E>, allowed, p.device, grid, kBriefThreads, sizeof(BriefShared), stream, p, maps, alone);
 }
 
 // Where sequences are cut, and the states there.
@@ -117,11 +117,10 @@ template <class E>
 void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStream_t stream) {
   if (p.segments.owners != nullptr) launch_cut(p, stream);
   launch_prepare<E>(p, maps, stream);
-  if (p.brief == kChunk) launch_brief<E, false>(p, maps, plan.alone, stream);
+  if (p.brief > 0) launch_brief<E>(p, maps, plan.alone, stream);
   if (plan.alone) return;
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   plan.forward_both ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
-  if (p.brief > kChunk) launch_brief<E, true>(p, maps, false, stream);
   (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
 }
 

@@ -44,7 +44,7 @@ struct Walks {
 };
 
 // Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
-// of 132, 40 or so, by measured times. Where sequences are short, or some are longer than others maybe, more do.
+// of 132, 32 to 64, by measured times. Where sequences are short, or some are longer than others maybe, more do.
 Walks walks_of(const Problem& p) {
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
   constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
@@ -52,14 +52,15 @@ Walks walks_of(const Problem& p) {
   if (p.N > kManySequences && p.segments.length == 0 && pairs <= all) return {1, 3 * all / 4};
   if (p.N >= kManySequences && p.segments.length == 0) return {2, all};
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
-  const int64_t rounds = std::max<int64_t>(1, pairs * 33 / (10 * all));
+  const int64_t in_turn = 2 * pairs > all && pairs <= all ? 42 : 33;  // 128 pairs: 32 blocks; 256: 43
+  const int64_t rounds = std::max<int64_t>(1, pairs * in_turn / (10 * all));
   return {2, (pairs + rounds - 1) / rounds};
 }
 
 // Where (sequence, head) are few, what comes before the gradients is one kernel, and gradients are found as soon as both walks have left a
 // chunk: half of the multiprocessors walk, the others prepare. `walks` is 0 where that is not so.
 First first_of(const Problem& p, bool divides) {
-  constexpr int64_t kLeastChunks = 64;
+  constexpr int64_t kLeastChunks = 16;
   const int64_t pairs = int64_t{p.N} * p.H, walks = kHalves * pairs;
   if (!divides || p.segments.length > 0 || 8 * pairs > p.multiprocessors || p.tokens < kLeastChunks * kChunk * p.N) return {};
   return {group_of(p), static_cast<int>(p.multiprocessors - 2 * walks), static_cast<int>(walks)};
@@ -67,14 +68,7 @@ First first_of(const Problem& p, bool divides) {
 
 // Whether sequences of one chunk have a kernel of their own: 0, or how long they may be. Only where the others can be found without looking
 // at all of them.
-// The same for some chunks, where (sequence, key head) are many.
-int brief_of(const Problem& p) {
-  if (p.N > kSorted) return 0;
-  if (p.tokens <= int64_t{kChunk} * p.N) return kChunk;
-  constexpr int64_t kMostChunks = 16, kMostOnAverage = 8;
-  const bool many = 2 * int64_t{p.N} * p.k_heads >= 3 * p.multiprocessors;
-  return many && p.tokens <= kMostOnAverage * int64_t{kChunk} * p.N ? kMostChunks * kChunk : 0;
-}
+int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kChunk} * p.N ? kChunk : 0; }
 
 // --- memory ------------------------------------------------------------------------------------------------------
 
@@ -133,7 +127,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1), of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
   plan.first = first_of(p, form.divides), plan.walks = walks_of(p), plan.forward_both = takes_both(p);
-  plan.alone = p.brief == kChunk && p.tokens <= kChunk;
+  plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
   plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2, of_states = cut ? 2 * pairs * kHeadSize * kHeadSize * 4 : 0;

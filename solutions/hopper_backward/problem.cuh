@@ -74,11 +74,6 @@ __device__ __forceinline__ int64_t bound(const Problem& p, int n) {
   return token < 0 ? 0 : token > p.tokens ? p.tokens : token;
 }
 
-// Of a sequence; and less those that are another kernel's.
-__device__ __forceinline__ int all_chunks(const Problem& p, int n) {
-  const int64_t length = bound(p, n + 1) - bound(p, n);
-  return length <= 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
-}
 __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
   const int64_t length = bound(p, n + 1) - bound(p, n);
   return length <= p.brief ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);

@@ -28,9 +28,7 @@ struct Given {
 // Slices in a block, chunks of a segment, and forms: `first`, brief.cuh, tiles that have no memory of their own.
 struct How {
   int groups = 2, segment = 0;
-  bool beside = false;
-  int brief = 0;
-  bool little = false;
+  bool beside = false, brief = false, little = false;
 };
 
 struct Found {
@@ -63,12 +61,11 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
     launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
     launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
   }
-  const bool alone = p.tokens <= kChunk;
-  if (p.brief == kChunk) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E, false>(p, maps, alone); });
-  if (p.brief == kChunk && alone) return;
-  const Place walks = grid(kHalves / Groups, p.H, p.brief == kChunk ? std::min<int64_t>(p.N, p.tokens / (kChunk + 1)) : p.N);
+  const bool alone = p.tokens <= p.brief;
+  if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
+  if (p.brief > 0 && alone) return;
+  const Place walks = grid(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
-  if (p.brief > kChunk) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E, true>(p, maps, false); });
 }
 
 template <class E, int Groups>
@@ -84,7 +81,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   }
   if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
-  if (p.brief != kChunk || p.tokens > kChunk) {
+  if (p.brief == 0 || p.tokens > p.brief) {
     launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
   }
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
@@ -129,7 +126,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
-  p.scale = scale, p.multiprocessors = 3, p.brief = brief;
+  p.scale = scale, p.multiprocessors = 3, p.brief = brief ? kChunk : 0;
   p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
   p.segments.k_first = p.k_first;
@@ -214,7 +211,7 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
   }
   right &= zeros;
   std::printf("%s: %s%s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.brief > kChunk ? ", short ones apart" : how.brief > 0 ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
+              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.brief ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -254,9 +251,7 @@ std::vector<Run> all_runs() {
   long_ragged.lengths = {200, 0, 64, 5};
   std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice}, {in_float16, {}, slice},
                         {cut, {3}, {.groups = 1, .segment = 1}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {cut, {3}, beside},
-                        {some, {100}, {.groups = 2, .brief = kChunk}, kZero}, {all, {3}, {.brief = kChunk}}, {one, {0, true, false}, {.brief = kChunk}},
-                        {long_ragged, {100}, {.groups = 2, .brief = 2 * kChunk}, kMiddle}, {long_ragged, {3}, {.groups = 2, .brief = 4 * kChunk}, kMiddle},
-                        {resets, {}, {.groups = 1, .brief = 3 * kChunk}}, {bare, {0, true, false}, {.brief = 4 * kChunk}}};
+                        {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
   if (kTerms == 1) {
     runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 1, .little = true}},
                              {long_ragged, {}, with_little(beside), kMiddle}});
@@ -268,15 +263,13 @@ std::vector<Run> all_runs() {
           runs.push_back({c, given, how});
           if (kTerms == 1) runs.push_back({c, given, with_little(how)});
         }
-        runs.push_back({c, given, {.brief = 3 * kChunk, .little = kTerms == 1}});
         if (c.type != Type::float16) runs.push_back({c, given, beside});
         if (c.type != Type::float16 && kTerms == 1) runs.push_back({c, given, with_little(beside)});
       }
       for (Case c : {some, all, one}) {
         for (const int groups : {1, 2}) {
-          c.type = Type::bfloat16, runs.push_back({c, given, {.groups = groups, .brief = kChunk}});
-          c.type = Type::float16, runs.push_back({c, given, {.groups = groups, .brief = kChunk}});
-          runs.push_back({c, given, {.groups = groups, .brief = 3 * kChunk}});
+          c.type = Type::bfloat16, runs.push_back({c, given, {.groups = groups, .brief = true}});
+          c.type = Type::float16, runs.push_back({c, given, {.groups = groups, .brief = true}});
         }
       }
     }
