@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_states(float (&dQ)[32], float (&dK)[32], con
   float start[2] = {}, end[2] = {}, written[2], gamma[2], to_end[2];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    gamma[r] = d.from_start[row + 8 * r], to_end[r] = d.to_end[row + 8 * r];
+    gamma[r] = exp2_fast(d.log[row + 8 * r]), to_end[r] = exp2_fast(d.log[kChunk - 1] - d.log[row + 8 * r]);
     written[r] = d.beta[row + 8 * r];
   }
 #pragma unroll

@@ -90,12 +90,13 @@ __device__ __forceinline__ constexpr int place_of_pair(int token) {
   return token / 16 * 16 + token % 8 * 2 + token / 8 % 2 * 2;
 }
 constexpr float kSteep = 0x1p-64f;  // a gate below that is not divided by
-// By tokens, one after the other: log2 of gamma, gamma, gamma_C / gamma, beta; and what a gate's gradient is divided by: alpha, 1 where
-// gates are logs, 0 where it is too steep. Whether any is; and whether any beta is too small to be divided by.
+// By tokens, one after the other: log2 of gamma, beta; and what a gate's gradient is divided by: alpha, 1 where gates are logs, 0 where it
+// is too steep. Whether any is; and whether any beta is too small to be divided by.
 struct Decays {
-  float log[kChunk], from_start[kChunk], to_end[kChunk], beta[kChunk], alpha[kChunk];
+  float log[kChunk], beta[kChunk], alpha[kChunk];
   int any_steep[2], small_beta[2];
 };
+static_assert(sizeof(Decays) % 16 == 0);
 // dbeta is dv . r / beta, of the last kernel's products, where dv keeps what x has: in bfloat16, which has exponents for that, if no
 // beta of the chunk is small. Elsewhere the reverse walk finds it, and at both ends of a sequence, where r has two terms.
 template <class E>
@@ -110,17 +111,17 @@ struct alignas(16) ReverseTile {  // as it lies in memory
   ReverseDecays decays;
 };
 constexpr int kWalkers = 8;  // warps that walk over a (sequence, head)
-// What each of them finds in the reverse walk, where E has been: of dbeta, and of <S, dS> of chunks at a sequence's ends.
+// What each of them finds in the reverse walk: of dbeta, and of <S, dS> of chunks at a sequence's ends.
 struct WalkSums {
   float of_beta[kWalkers][kChunk], of_states[kWalkers];
 };
-static_assert(sizeof(WalkSums) <= kTerms * kTriangle);
-// In memory, one after the other; tiles begin at sectors.
+// In memory, from sectors on: M, P and their decays, or E and its own.
+constexpr int to_sectors(int bytes) { return (bytes + 127) / 128 * 128; }
 constexpr int kForwardBytes = kTerms * kTriangle + static_cast<int>(sizeof(ForwardDecays));
 constexpr int kReverseBytes = (kTerms + 1) * kTriangle + static_cast<int>(sizeof(ReverseDecays));
-constexpr int kMAt = kForwardBytes, kPAt = kMAt + kTerms * kTriangle, kReverseAt = kPAt + kTriangle;
-constexpr int kDecaysAt = kForwardBytes + kReverseBytes;
-constexpr int kTileBytes = (kDecaysAt + static_cast<int>(sizeof(Decays)) + 127) / 128 * 128;
+constexpr int kPAt = kTerms * kTriangle, kReverseAt = kPAt + kTriangle;
+// One behind the other, where nothing else lies there.
+constexpr int kForwardAt = to_sectors(kReverseBytes), kTileBytes = kForwardAt + to_sectors(kForwardBytes);
 static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && sizeof(ReverseTile) == kReverseBytes);
 
 // Of a chunk and head: a state, [V, K]: boxes of value channels 0 to 63, of key channels 0 to 63 and the others; then those
@@ -128,6 +129,28 @@ static_assert(kForwardBytes % 16 == 0 && kReverseBytes % 16 == 0 && sizeof(Rever
 constexpr int kStateBytes = 4 * kBoxBytes, kValueBytes = 2 * kBoxBytes;
 
 __device__ __forceinline__ int64_t at_place(const Problem& p, int64_t place, int h) { return place * p.H + h; }
-__device__ __forceinline__ WalkSums& sums_at(const Problem& p, int64_t at) { return *reinterpret_cast<WalkSums*>(p.tiles + at * kTileBytes); }
+// The tile of a slice, from value channel `slice` on.
+__device__ __forceinline__ unsigned char* tile_at(const Tiles& tiles, int64_t at, int slice) {
+  return tiles.first + at * tiles.step + (slice > 0 ? tiles.second : 0);
+}
+__device__ __forceinline__ Decays& decays_at(const Problem& p, int64_t at) { return reinterpret_cast<Decays*>(p.decays)[at]; }
+
+// Where warps that walk leave what they find. Of the first chunk of a sequence, or the last one:
+__device__ __forceinline__ WalkSums& ends_at(const Problem& p, int n, int h, bool is_last) {
+  return reinterpret_cast<WalkSums*>(p.of_ends)[at_place(p, n, h) * 2 + is_last];
+}
+// Of another one, which is whole, 64 numbers a warp, `step` apart: rows of dq, which nobody has written yet, are as long. `first`: its
+// first token.
+constexpr bool in_rows_of_queries(const Problem& p) { return p.q_group * kWalkers <= kChunk; }
+struct Betas {
+  const float* first;
+  int64_t step;
+};
+__device__ __forceinline__ Betas betas_at(const Problem& p, int64_t at, int64_t first, int h) {
+  if (p.of_betas != nullptr) return {p.of_betas + at * kWalkers * kChunk, kChunk};
+  const int64_t row = (first + h % p.q_group * kWalkers) * p.q_heads + h / p.q_group;
+  return {static_cast<const float*>(p.dq) + row * kChunk, int64_t{kChunk} * p.q_heads};
+}
+static_assert(kChunk * sizeof(float) == kHeadSize * sizeof(uint16_t));
 
 }  // namespace

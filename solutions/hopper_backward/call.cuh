@@ -85,12 +85,37 @@ Problem problem_of(const Call& x, bool k_first) {
 }
 
 // Segments in the place of sequences, whose states and bounds are in the workspace.
-void take_segments(Problem& p, float* states, int64_t* bounds) {
+void take_segments(Problem& p, float* states, float* transfers, int64_t* bounds) {
   const int64_t size = int64_t{p.N} * p.H * kHeadSize * kHeadSize;
   Segments& all = p.segments;
-  all.starts = states, all.ends = states + size, all.transfers = states + 2 * size, all.turned = states + 3 * size;
+  all.starts = states, all.ends = states + size, all.transfers = transfers, all.turned = transfers + size;
   all.owners = reinterpret_cast<int*>(bounds + p.N + 1), all.firsts = all.owners + p.N;
   p.cu_seqlens = bounds, p.initial_state = all.starts, p.dht = all.ends, p.k_first = false;
+}
+
+// Where everything lies that a call leaves for its own kernels.
+void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
+  const auto at = [&](WorkPart part) { return memory + plan.before(part); };
+  const auto floats = [&](WorkPart part) { return reinterpret_cast<float*>(at(part)); };
+  const bool beside = plan.first.walks > 0;
+  p.starts = at(kStartsPart), p.ends = at(kEndsPart), p.errors = at(kErrorsPart), p.decays = at(kDecaysPart);
+  const int second = beside || plan.walks.groups == 1 ? kTileBytes : 0;  // its place
+  p.reverse_tiles = plan.little ? Tiles{p.ends, kStateBytes, second} : Tiles{at(kTilesPart), kTileBytes, 0};
+  p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
+  if (plan.little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
+  p.writes = static_cast<uint16_t*>(plan.bytes[kWritesPart] > 0 ? at(kWritesPart) : p.dv);
+  p.of_end = floats(kEndPart), p.of_ends = floats(kSumsPart), p.rests = reinterpret_cast<uint4*>(at(kRestsPart));
+  if (plan.bytes[kBetasPart] > 0) p.of_betas = floats(kBetasPart);
+  if (p.N > 1 && p.N <= kSorted && !beside) p.order = reinterpret_cast<int*>(at(kOrderPart));
+  p.queue = reinterpret_cast<Queue*>(at(kQueuePart));
+  p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + int64_t{p.places} * p.k_heads;
+  if (beside) {
+    p.prepared = p.ready + int64_t{p.places} * p.k_heads, p.forward_over = p.prepared + int64_t{p.places} * p.H;
+    p.kept = floats(kKeptPart);
+  }
+  if (plan.length > 0) {
+    take_segments(p, floats(kStatesPart), floats(plan.room ? kStartsPart : kTransfersPart), reinterpret_cast<int64_t*>(at(kBoundsPart)));
+  }
 }
 
 void backward(const Call& x, bool k_first) {
@@ -102,61 +127,25 @@ void backward(const Call& x, bool k_first) {
   TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   check_bounds(p, stream);
 
-  p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(segment_of(p))};
-  p.segments.k_first = p.k_first;
-  const bool cut = p.segments.length > 0;
-  if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * p.segments.length));
-  const int64_t places = p.tokens / kChunk + p.N, of_head = places * p.H, of_sequences = int64_t{p.N} * p.H;
-  TVM_FFI_CHECK(places * p.k_heads < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
-  const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
-  const int64_t zeros = x.output.has_value() ? 0 : of_values;  // in the place of do
-  const int64_t shared = p.v_group > 1 ? of_values : 0;        // dv of each head
-  p.places = static_cast<int>(places);
-  const First first = first_of(p, same(x.q.dtype(), kBFloat16), places);
-  const bool beside = first.walks > 0;
-  const int64_t of_queue = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * of_sequences : 0) + 3) / 4 * 16;
-  const int64_t of_warps = of_sequences * kWalkers * kChunk * kChunk / 2;
-  const int64_t sizes[] = {of_head * kStateBytes, of_head * kStateBytes, of_head * kValueBytes, shared, of_head * kTileBytes,
-                           of_sequences * kWalkers * kChunk * 4, of_sequences * 2 * kWalkers * 4 * 32 * 16,
-                           (p.N + 3) / 4 * 16, of_queue,
-                           cut ? 4 * of_sequences * kHeadSize * kHeadSize * 4 : 0, cut ? (4 * int64_t{p.N} + 8) * 4 : 0, zeros,
-                           beside ? of_warps * 4 : 0};
-  int64_t all = 0;
-  for (const int64_t size : sizes) all += size;
-  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({all / 4}), kFloat32, device);
-  auto* at = static_cast<unsigned char*>(workspace.data_ptr());
-  const auto next = [&](int i) {
-    unsigned char* const from = at;
-    at += sizes[i];
-    return from;
-  };
-  p.starts = next(0), p.ends = next(1), p.errors = next(2);
-  void* const writes = shared > 0 ? next(3) : p.dv;
-  p.writes = static_cast<uint16_t*>(writes), p.tiles = next(4);
-  p.of_end = reinterpret_cast<float*>(next(5)), p.rests = reinterpret_cast<uint4*>(next(6));
-  int* const order = reinterpret_cast<int*>(next(7));
-  if (p.N > 1 && p.N <= kSorted && !beside) p.order = order;
-  p.queue = reinterpret_cast<Queue*>(next(8));
-  p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + places * p.k_heads;
-  if (beside) {
-    p.prepared = p.ready + places * p.k_heads, p.forward_over = p.prepared + of_head;
-    TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(p.queue, 0, of_queue, stream));
-  }
-  auto* const states = reinterpret_cast<float*>(next(9));
-  auto* const bounds = reinterpret_cast<int64_t*>(next(10));
-  if (cut) take_segments(p, states, bounds);
-  void* const no_output = next(11);
-  void* const given = x.output.has_value() ? x.output.value().data_ptr() : no_output;
-  if (beside) p.kept = reinterpret_cast<float*>(next(12));
-  if (zeros > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, zeros, stream));
-
   const DLDataType type = x.q.dtype();
+  const Plan plan = plan_of(p, {same(type, kBFloat16), x.output.has_value()});
+  TVM_FFI_CHECK(int64_t{plan.places} * p.k_heads < (int64_t{1} << 31), ValueError) << plan.places << " chunks are not served";
+  p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(plan.length)};
+  p.segments.k_first = p.k_first;
+  p.N = plan.N, p.places = plan.places, p.brief = plan.brief;
+  const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({plan.all() / 4}), kFloat32, device);
+  auto* const memory = static_cast<unsigned char*>(workspace.data_ptr());
+  take_memory(p, plan, memory);
+  if (plan.first.walks > 0) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(p.queue, 0, plan.bytes[kQueuePart], stream));
+  void* const given = x.output.has_value() ? x.output.value().data_ptr() : memory + plan.before(kZerosPart);
+  if (!x.output.has_value()) TVM_FFI_CHECK_CUDA_ERROR(cudaMemsetAsync(given, 0, plan.bytes[kZerosPart], stream));
+
   const auto map = [&](void* of, int heads, int halves) { return boxes(of, type, p.tokens, heads, halves); };
-  void* const v = x.v.data_ptr();
+  void *const v = x.v.data_ptr(), *const writes = p.writes;
   const Maps maps{map(x.q.data_ptr(), p.q_heads, kHalves), map(x.k.data_ptr(), p.k_heads, kHalves), map(v, p.v_heads, kHalves),
                   map(v, p.v_heads, 1), map(given, p.H, kHalves), map(given, p.H, 1), map(writes, p.H, kHalves), map(writes, p.H, 1)};
   const auto run = same(type, kFloat16) ? launch_all<__half> : launch_all<__nv_bfloat16>;
-  run(p, maps, first, places, stream);
+  run(p, maps, plan, stream);
 }
 
 template <bool KFirst>

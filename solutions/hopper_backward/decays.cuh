@@ -39,10 +39,10 @@ __device__ __forceinline__ void load_gates(const Problem& p, int64_t first, int 
 }
 
 // By a warp; to memory, but for what the warp keeps.
-__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsigned char* tile, int lane) {
-  auto& forward = *reinterpret_cast<ForwardDecays*>(tile + kTerms * kTriangle);
-  auto& reverse = *reinterpret_cast<ReverseDecays*>(tile + kReverseAt);
-  auto& plain = *reinterpret_cast<Decays*>(tile + kDecaysAt);
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, int64_t at, int lane) {
+  auto& forward = *reinterpret_cast<ForwardDecays*>(tile_at(p.forward_tiles, at, 0) + kTerms * kTriangle);
+  auto& reverse = *reinterpret_cast<ReverseDecays*>(tile_at(p.reverse_tiles, at, 0) + kReverseAt);
+  auto& plain = decays_at(p, at);
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   const float2 beta = *reinterpret_cast<const float2*>(&rows.beta[2 * lane]);
   float own[2];
@@ -78,8 +78,6 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, unsign
   const bool small = __ballot_sync(kAllLanes, beta.x < kLeastBeta || beta.y < kLeastBeta) != 0;
   if (lane < 2) reverse.end[lane] = exp2_fast(end), reverse.small_beta[lane] = small ? 1.f : 0.f;
   write(&plain.log[2 * lane], log[0], log[1]);
-  write(&plain.from_start[2 * lane], gamma[0], gamma[1]);
-  write(&plain.to_end[2 * lane], to_end[0], to_end[1]);
   write(&plain.beta[2 * lane], beta.x, beta.y);
   const auto divided_by = [&](float g) { return p.log_gates || p.g == nullptr ? 1.f : g < kSteep ? 0.f : g; };
   const float alpha[2] = {divided_by(g.x), divided_by(g.y)};

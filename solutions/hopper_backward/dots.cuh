@@ -95,7 +95,8 @@ __device__ __forceinline__ void find_of_last(const Problem& p, const Work& work,
   const float* const given = work.chunks == 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
   const unsigned char* const S = p.starts + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
   const float found = dot_states_exactly<E>(dS, given, p.k_first, S, row, column, warp, lane);
-  if (lane == 0) sums_at(p, at).of_states[walker] = found;
+  WalkSums& sums = ends_at(p, work.n, work.h, true);
+  if (lane == 0) sums.of_states[walker] = found;
   Tokens errors;
   load_tokens_from_memory(errors, p.errors + at * kValueBytes + slice / kSlice * kBoxBytes, warp, lane);
   const uint4* const rests = keeps_rests(p) ? rests_of(p, work, true, walker) : nullptr;
@@ -104,7 +105,7 @@ __device__ __forceinline__ void find_of_last(const Problem& p, const Work& work,
   float* const of_end = p.of_end + (at_place(p, work.n, work.h) * kWalkers + walker) * kChunk;
   if (p.dht != nullptr) dot_tokens<E, true>(x, errors, rests, of_end, warp, lane);
   take_tokens(x, kept + kChunk * kChunk / 4, lane);
-  dot_tokens<E, true>(x, errors, rests, sums_at(p, at).of_beta[walker], warp, lane);
+  dot_tokens<E, true>(x, errors, rests, sums.of_beta[walker], warp, lane);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct ForwardWay {
   }
   __device__ __forceinline__ void ask(const Problem& p, ForwardStage<Groups>& stage, int, int c, uint32_t landed) const {
     const int token = static_cast<int>(work.start) + c * kChunk;
-    const unsigned char* const tile = p.tiles + at_place(p, work.place + c, work.h) * kTileBytes;
+    const unsigned char* const tile = tile_at(p.forward_tiles, at_place(p, work.place + c, work.h), work.slice);
     barrier_expect(landed, (kHalves + (with_values ? Groups : 0)) * kBoxBytes + kForwardBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
 #pragma unroll
@@ -150,6 +150,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(co
                                                                               const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
+  if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
   prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
       s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);

@@ -11,21 +11,20 @@ __device__ __forceinline__ bool walk_finds_betas(const Decays& d, bool at_end) {
 }
 
 // What that is, summed over its warps. By one warp.
-__device__ __forceinline__ void write_betas(const Problem& p, int64_t at, int64_t first, int valid, int h, int lane) {
-  const WalkSums& found = sums_at(p, at);
-#pragma unroll
+__device__ __forceinline__ void write_betas(const Problem& p, const Betas& betas, int64_t first, int valid, int h, int lane) {
+#pragma unroll 1
   for (int e = 0; e < 2; ++e) {
     const int t = lane + 32 * e;
     float sum = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWalkers; ++i) sum += found.of_beta[i][t];
+    for (int i = 0; i < kWalkers; ++i) sum += betas.first[i * betas.step + t];
     if (t < valid) p.dbeta[(first + t) * p.H + h] = sum;
   }
 }
 
-// What the reverse walk has found of r . dS k, with the factor beta, in the place of what was found from rounded factors. By one warp.
-__device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const float* exact_end, const Decays& d, int h, int lane) {
-  const float* const from = exact_end + h % p.k_group * kWalkers * kChunk;
+// What the reverse walk has found of r . dS k, with the factor beta, in the place of what was found from rounded factors; `from`:
+// of the head. By one warp.
+__device__ __forceinline__ void take_end(GateSums& sums, const float* from, const Decays& d, int lane) {
 #pragma unroll
   for (int t = lane; t < kChunk; t += 32) {
     float sum = 0.f;
@@ -37,25 +36,24 @@ __device__ __forceinline__ void take_end(const Problem& p, GateSums& sums, const
 }
 
 // What reaches each gate through the decays between the tokens and the states on both ends of the chunk, and from the one to
-// the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1.
-template <class E>
-__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, bool at_end, const float* exact_end,
-                                            int64_t at, int64_t first, int valid, int h, int lane) {
-  const float end = d.from_start[kChunk - 1];
-  if (exact_end != nullptr) take_end(p, sums, exact_end, d, h, lane);
-  const float* const of_states = at_end ? sums_at(p, at).of_states : sums.through;
+// the other; added to what does through those between tokens. By one warp: a lane has tokens 2 lane and 2 lane + 1. `of_states`: of
+// kWalkers warps. With betas: dbeta, too.
+__device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, const Decays& d, const float* of_states, const float* exact_end,
+                                            bool with_betas, int64_t first, int valid, int h, int lane) {
+  const float end = exp2_fast(d.log[kChunk - 1]);
+  if (exact_end != nullptr) take_end(sums, exact_end, d, lane);
   float through = 0.f, start[2], until[2], between[2] = {};
 #pragma unroll
   for (int i = 0; i < kWalkers; ++i) through += of_states[i];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = 2 * lane + e;
-    start[e] = d.from_start[t] * (sums.of_start[0][t] + sums.of_start[1][t]);
-    until[e] = d.to_end[t] * (sums.of_end[0][t] + sums.of_end[1][t]);
+    start[e] = exp2_fast(d.log[t]) * (sums.of_start[0][t] + sums.of_start[1][t]);
+    until[e] = exp2_fast(d.log[kChunk - 1] - d.log[t]) * (sums.of_end[0][t] + sums.of_end[1][t]);
 #pragma unroll
     for (int i = 0; i < 8; ++i) between[e] += sums.between[i][t];
   }
-  if (!walk_finds_betas<E>(d, at_end)) {
+  if (with_betas) {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
       const int t = 2 * lane + e;

@@ -20,14 +20,15 @@ constexpr int kMatrices = 1, kCleared = 2;              // named barriers of tho
 struct Task {
   int64_t first;           // token
   int place, valid, k_head;  // valid 0: there are no more
-  bool at_end;             // the chunk is a sequence's first or last: the reverse walk has found <S, dS>
+  const WalkSums* at_end;  // of the first head, two apart, if the chunk is a sequence's first or last: the reverse walk has found <S, dS>
   const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
 };
 
 constexpr int kParts = 3;  // places for halves of heads: one is multiplied, the others are on their way
 constexpr int kTasks = 3, kHeadsAhead = 3;  // that a block has something of at a time
 
-// Barriers: half of a head has landed, and nobody needs it any more; queries, and keys, the same; a task has been found.
+// Barriers: half of a head has landed, and nobody needs it any more; queries, and keys, the same; what lay in rows of dq has been read; a
+// task has been found.
 struct GradientShared {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], q[kHalves * kBoxBytes];
   Part part[kParts];
@@ -35,7 +36,8 @@ struct GradientShared {
   Decays decays[kHeadsAhead];
   GateSums sums[2];  // of heads in turns
   Task task[kTasks];
-  alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, found[kTasks];
+  unsigned char unused[1536];  // the places of the walk back reach as far (together.cuh)
+  alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, betas_read, found[kTasks];
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
@@ -51,7 +53,8 @@ __device__ __forceinline__ Task next_task(const Problem& p) {
   const Chunk chunk = find_chunk(p, place);
   const bool exact = chunk.is_last && p.dht != nullptr;
   const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
-  return Task{chunk.first, place, chunk.valid, k_head, chunk.is_first || chunk.is_last, exact_end};
+  const bool at_end = chunk.is_first || chunk.is_last;
+  return Task{chunk.first, place, chunk.valid, k_head, at_end ? &ends_at(p, chunk.n, k_head * p.k_group, chunk.is_last) : nullptr, exact_end};
 }
 
 // What a block asks TMA for, and what it does with a task's rows.
@@ -67,7 +70,7 @@ struct GradientBlock {
     const uint32_t landed = shared_address(&s.landed[place]);
     Part& part = s.part[place];
     barrier_expect(landed, static_cast<int>(sizeof(Part)) + (half == 0 ? static_cast<int>(sizeof(Decays)) : 0));
-    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), p.tiles + at * kTileBytes + kDecaysAt, sizeof(Decays), landed);
+    if (half == 0) load_bytes_once(shared_address(&s.decays[decays]), &decays_at(p, at), sizeof(Decays), landed);
     load_boxes(shared_address(part.g), &maps.slice_of_g, half, h, static_cast<int>(task.first), landed);
     load_boxes(shared_address(part.dv), &maps.slice_of_dv, half, h, static_cast<int>(task.first), landed);
     load_bytes_once(shared_address(part.r), p.errors + at * kValueBytes + half * kBoxBytes, kBoxBytes, landed);
@@ -115,14 +118,24 @@ struct GradientBlock {
         if (asked > 0) barrier_wait(shared_address(&s.queries_left), (asked - 1) & 1);
         if (lane_here() == 0) ask_queries(task, turn, turn == 0);
         __syncwarp();
-      }
-#pragma unroll 1
-      for (int h = task.k_head * p.k_group; h < (task.k_head + 1) * p.k_group; ++h) {
-        const int64_t at = at_place(p, task.place, h);
-        const auto& decays = *reinterpret_cast<const Decays*>(p.tiles + at * kTileBytes + kDecaysAt);
-        if (walk_finds_betas<E>(decays, task.at_end)) write_betas(p, at, task.first, task.valid, h, lane_here());
+        if (turn == 0) read_betas<E>(task);
       }
     }
+  }
+
+  // What walks have found of dbeta. It may lie in rows of dq, which nobody writes before all of it is read.
+  template <class E>
+  __device__ __forceinline__ void read_betas(const Task& task) const {
+#pragma unroll 1
+    for (int turn = 0; turn < p.k_group; ++turn) {
+      const int h = task.k_head * p.k_group + turn;
+      const int64_t at = at_place(p, task.place, h);
+      const bool at_end = task.at_end != nullptr;
+      if (!walk_finds_betas<E>(decays_at(p, at), at_end)) continue;
+      write_betas(p, at_end ? Betas{task.at_end[2 * turn].of_beta[0], kChunk} : betas_at(p, at, task.first, h), task.first, task.valid, h, lane_here());
+    }
+    __syncwarp();
+    if (lane_here() == 0) barrier_arrive(shared_address(&s.betas_read));
   }
 
   __device__ __forceinline__ void ask_queries(const Task& task, int turn, bool with_keys) const {
@@ -140,45 +153,54 @@ struct GradientBlock {
     fence_async();
     named_barrier(kCleared, kGradientThreads);
   }
-
-  // 64 channels of the rows of a head, from channel 64 half on.
-  template <class E>
-  __device__ __forceinline__ void store(const Task& task, const float (&x)[32], void* to, int heads, int head, int half, int warp,
-                                        int lane) const {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = 16 * warp + lane / 4 + 8 * r;
-      auto* const from = static_cast<uint16_t*>(to) + ((task.first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
-      if (row >= task.valid) continue;
-#pragma unroll
-      for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
-    }
-  }
 };
+
+// 64 channels of the rows of a head, from channel 64 half on; by a warp of four.
+template <class E>
+__device__ __forceinline__ void store_rows(int64_t first, int valid, const float (&x)[32], void* to, int heads, int head, int half, int warp,
+                                           int lane) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int row = 16 * warp + lane / 4 + 8 * r;
+    auto* const from = static_cast<uint16_t*>(to) + ((first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
+    if (row >= valid) continue;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
+  }
+}
 
 // Rows behind the last sequence belong to none: their gradients are zero.
 __device__ __forceinline__ void write_zeros(const Problem& p, int64_t first, int64_t behind, int k_head) {
   const int from = static_cast<int>(max(int64_t{0}, behind - first)), to = static_cast<int>(min(int64_t{kChunk}, p.tokens - first));
   const auto clear = [&](void* x, int heads) {  // those heads of x that this block has
     const int count = heads / p.k_heads;
-    for (int at = 16 * from * count + threadIdx.x; at < 16 * to * count; at += kGradientBlock) {
+    for (int at = 16 * from * count + threadIdx.x; at < 16 * to * count; at += blockDim.x) {
       const int64_t row = (first + at / (16 * count)) * heads + k_head * count + at / 16 % count;
       reinterpret_cast<uint4*>(x)[row * 16 + at % 16] = make_uint4(0, 0, 0, 0);
     }
   };
   clear(p.dq, p.q_heads), clear(p.dk, p.k_heads), clear(p.dv, p.v_heads);
-  for (int at = from * p.k_group + threadIdx.x; at < to * p.k_group; at += kGradientBlock) {
+  for (int at = from * p.k_group + threadIdx.x; at < to * p.k_group; at += blockDim.x) {
     const int64_t i = (first + at / p.k_group) * p.H + k_head * p.k_group + at % p.k_group;
     p.dg[i] = 0.f, p.dbeta[i] = 0.f;
   }
 }
+// The same of all chunks and key heads; by all blocks.
+__device__ __forceinline__ void write_all_zeros(const Problem& p) {
+  const int64_t behind = bound(p, p.N);
+  if (behind >= p.tokens) return;
+  for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
+    const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
+    if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
+  }
+}
 
 // Where whoever multiplies is: the places of the next half and the next head, and parities by bit: of barriers by part, of queries, of
-// tasks, of the head.
+// tasks, of the head, of betas.
 struct Turn {
   int part, decays, parities;
 };
-constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks;
+constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks, kOfBetas = kOfHead + 1;
 
 // The warp of those that multiply, found anew: nothing that follows from it is kept over products.
 __device__ __forceinline__ int warp_here() { return __shfl_sync(kAllLanes, threadIdx.x / 32, 0); }
@@ -193,7 +215,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   for (int turn = 0; turn < p.k_group; ++turn) {
     const int h = task.k_head * p.k_group + turn;
     const Decays& d = s.decays[at.decays];
-    GateSums& sums = s.sums[at.parities >> kOfHead];
+    GateSums& sums = s.sums[at.parities >> kOfHead & 1];
     at.decays = next_of(at.decays, kHeadsAhead), at.parities ^= 1 << kOfHead;
     Products of;
     float through = 0.f;
@@ -243,18 +265,24 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     multiply_turned<E>(dK, keys, k, true);
     wgmma_commit();
     if (at_warp == 0) {
-      write_gates<E>(p, sums, d, task.at_end, task.exact_end, at_place(p, task.place, h), task.first, task.valid, h, lane_here());
+      const float* const of_states = task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through;
+      const float* const exact_end = task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr;
+      write_gates(p, sums, d, of_states, exact_end, !walk_finds_betas<E>(d, task.at_end != nullptr), task.first, task.valid, h, lane_here());
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
     if ((turn + 1) % p.q_group != 0) continue;
+    if (turn < p.q_group) {  // before the next task's can be
+      barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);
+      at.parities ^= 1 << kOfBetas;
+    }
     __syncwarp();
     warp_arrive(lane_here(), shared_address(&s.queries_left));  // behind the last head the keys, too
-    block.store<E>(task, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
+    store_rows<E>(task.first, task.valid, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
   }
-  block.store<E>(task, dK, p.dk, p.k_heads, task.k_head, warp_here() / 4, warp_here() % 4, lane_here());
+  store_rows<E>(task.first, task.valid, dK, p.dk, p.k_heads, task.k_head, warp_here() / 4, warp_here() % 4, lane_here());
 }
 
 // By one thread.
@@ -263,7 +291,7 @@ __device__ __forceinline__ void prepare_parts(GradientShared& s) {
     barrier_init(shared_address(&s.landed[i]), 1);
     barrier_init(shared_address(&s.left[i]), kGradientThreads / 32 * kSpeakers);
   }
-  barrier_init(shared_address(&s.queries), 1);
+  barrier_init(shared_address(&s.queries), 1), barrier_init(shared_address(&s.betas_read), 1);
   barrier_init(shared_address(&s.queries_left), kGradientThreads / 32 * kSpeakers);
   for (auto& found : s.found) barrier_init(shared_address(&found), 1);
 }

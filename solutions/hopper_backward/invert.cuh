@@ -41,7 +41,7 @@ struct Inverter {
   const unsigned char* products;
   const Rows& rows;
   Scratch& s;
-  unsigned char* tile;  // in memory
+  unsigned char *e_tile, *m_tile;  // in memory
   float scale;
   int lane;
 
@@ -61,11 +61,11 @@ struct Inverter {
   }
 
   __device__ __forceinline__ static int e_at(int term) { return term * kTriangle; }
-  __device__ __forceinline__ static int m_at(int term) { return kMAt + term * kTriangle; }
+  __device__ __forceinline__ static int m_at(int term) { return term * kTriangle; }
 
   // A block as a product leaves it, to its place in memory: a core is 32 pairs.
   __device__ __forceinline__ void put(int at, const uint32_t (&words)[4]) const {
-    uint32_t* const to = reinterpret_cast<uint32_t*>(tile + at) + lane;
+    uint32_t* const to = reinterpret_cast<uint32_t*>(m_tile + at) + lane;
     to[0] = words[0], to[64] = words[1], to[32] = words[2], to[96] = words[3];
   }
 
@@ -158,7 +158,7 @@ struct Inverter {
         x[1 + j / 8][j % 8 + e] *= beta[e] * inverse[1];
       }
     }
-    unsigned char* const own = tile + block_of_lower(r, r) + 16 * i;
+    unsigned char* const own = e_tile + block_of_lower(r, r) + 16 * i;
     const auto give = [=](int core) {
       return [=](int term, uint4 words) { *reinterpret_cast<uint4*>(own + e_at(term) + 128 * core) = words; };
     };
@@ -240,7 +240,7 @@ struct Inverter {
     __syncwarp();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) {  // cores lie row by row
-      *reinterpret_cast<uint4*>(tile + e_at(term) + block_of_lower(r, s) + 16 * lane) =
+      *reinterpret_cast<uint4*>(e_tile + e_at(term) + block_of_lower(r, s) + 16 * lane) =
           *reinterpret_cast<const uint4*>(staged + term * kBlock + 16 * lane);
     }
   }

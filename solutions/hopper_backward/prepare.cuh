@@ -28,6 +28,14 @@ constexpr int prepare_bytes(int units) {
   return kFront + (boxes > work ? boxes : work);
 }
 
+// A tile once more, for the other slice; by the warp that has found it.
+__device__ __forceinline__ void copy_tile(unsigned char* tile, int further, int bytes, int lane) {
+  const auto* const from = reinterpret_cast<const uint4*>(tile);
+  auto* const to = reinterpret_cast<uint4*>(tile + further);
+#pragma unroll 8
+  for (int i = lane; i < bytes / 16; i += 32) to[i] = from[i];
+}
+
 // A chunk, and `units * heads` heads from unit `nth` of so many on; by a warpgroup, which has `memory` alone, with a barrier that has been
 // prepared. `meet`: of the warpgroup.
 template <class E, class Meet>
@@ -50,9 +58,8 @@ __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMa
   }
   load_gates(p, chunk.first, chunk.valid, h, heads, front.rows);
   const int64_t at = at_place(p, place, h + warp);
-  unsigned char* const tile = p.tiles + at * kTileBytes;
   meet();
-  if (busy) find_decays(p, front.rows[warp], tile, lane);
+  if (busy) find_decays(p, front.rows[warp], at, lane);
   barrier_wait(landed, parity);
   if (chunk.valid < kChunk) {  // rows of the next sequence, NaN maybe
     for (int at = 0; at < group.units * kUnitBytes; at += kBoxBytes) clear_rows(shared_address(boxes) + at, chunk.valid, thread, 128);
@@ -78,7 +85,11 @@ __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMa
   if (!busy) return;
   auto* const scratch = reinterpret_cast<Scratch*>(boxes + group.units * 2 * kProducts);
   const unsigned char* const products = boxes + (warp < group.heads ? 0 : 2 * kProducts);
-  Inverter<E>{products, front.rows[warp], scratch[warp], tile, p.scale, lane}.find();
+  unsigned char *const e_tile = tile_at(p.forward_tiles, at, 0), *const m_tile = tile_at(p.reverse_tiles, at, 0);
+  Inverter<E>{products, front.rows[warp], scratch[warp], e_tile, m_tile, p.scale, lane}.find();
+  __syncwarp();
+  if (p.forward_tiles.second > 0) copy_tile(e_tile, p.forward_tiles.second, kForwardBytes, lane);
+  if (p.reverse_tiles.second > 0) copy_tile(m_tile, p.reverse_tiles.second, kReverseBytes, lane);
   if (p.prepared == nullptr) return;
   fence_async_memory();  // it is read by copies, as soon as it is there
   __syncwarp();

@@ -24,7 +24,13 @@ struct Segments {
 
 // What the last kernel has to do, in the order in which it can be done: chunks and key heads.
 struct Queue {
-  int taken, ready, all, unused;  // all: one more than there are; 0: not yet known
+  int taken, ready, all, sequences;  // all: one more than there are; 0: not yet known. sequences: that have chunks
+};
+
+// Where tiles of chunks and heads lie: so many bytes apart, and that of the second slice so much further, where each has its own.
+struct Tiles {
+  unsigned char* first;
+  int step, second;
 };
 
 // Heads: state head h has query head h / q_group, key head h / k_group, value head h / v_group.
@@ -36,11 +42,14 @@ struct Problem {
   void *dq, *dk, *dv;           // [T, heads, D], of the type of q
   float *dg, *dbeta;            // [T, H]
   float* dh0;                   // [N, H, D, D]
-  unsigned char* tiles;         // [places, H]: what is prepared of a chunk (boxes.cuh)
+  Tiles forward_tiles, reverse_tiles;  // [places, H]: what is prepared of a chunk for each walk (boxes.cuh)
+  unsigned char* decays;        // [places, H]: and for the gradients
   unsigned char *starts, *ends; // [places, H] states: S at a chunk's start, dS at its end, as boxes of 64 x 64
   unsigned char* errors;        // [places, H]: r of each token; boxes too
   uint16_t* writes;             // [T, H, D]: dv of each head: where no heads share values, dv itself
   float* of_end;                // [N, H, kWalkers, 64]: what warps that walk find of r . dS k, of the last chunk, where dht is given
+  float* of_ends;               // [N, H, 2]: WalkSums of the first chunk and of the last
+  float* of_betas;              // [places, H, kWalkers, 64]: what they find of dbeta in others; null: that is in rows of dq
   uint4* rests;                 // [N, H, 2, kWalkers, 4, 32]: what r loses in 16 bits, of the first chunk and of the last
   int* order;                   // [N]: sequences, longest first; null: they are taken as they come
   Segments segments;
@@ -53,6 +62,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
   float scale;
   bool k_first, log_gates;
@@ -66,7 +76,7 @@ __device__ __forceinline__ int64_t bound(const Problem& p, int n) {
 
 __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
   const int64_t length = bound(p, n + 1) - bound(p, n);
-  return length < 0 ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
+  return length <= p.brief ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
 }
 
 // The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
@@ -127,9 +137,12 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   if (block != 0) return;
   if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
-  int chunks = 0;
-  for (int n = threadIdx.x; n < p.N; n += blockDim.x) chunks += count_chunks(p, n);
-  if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads);
+  int chunks = 0, sequences = 0;
+  for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
+    const int of = count_chunks(p, n);
+    chunks += of, sequences += of > 0;
+  }
+  if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads), atomicAdd(&p.queue->sequences, sequences);
 }
 
 // One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by

@@ -68,7 +68,7 @@ struct ReverseWay {
     const bool with_errors = kErrorPlaces<Groups> > 1 && needs_errors(c);
     barrier_expect(landed, (2 * kHalves + (with_errors ? 2 : 1) * Groups) * kBoxBytes + kReverseBytes);
     load_boxes(shared_address(stage.k), &maps.k, 0, work.k_head, token, landed);
-    const unsigned char* const tile = p.tiles + at * kTileBytes + kMAt;
+    const unsigned char* const tile = tile_at(p.reverse_tiles, at, work.slice);
     if constexpr (Groups == kHalves) {
       load_bytes_once(shared_address(&s.tile[place]), tile, kReverseBytes, landed);
     } else {  // the other slice's block wants it, too
@@ -163,7 +163,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       if constexpr (Beside) wait_for_number(forward_over(p, s.work));
       const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
-      if (lane == 0) sums_at(p, at).of_states[walker] = found;
+      if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity & 1);
     pack_state<E>(state_bits, dS);
@@ -213,12 +213,15 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       small = load_one(decays + offsetof(ReverseDecays, small_beta));
       store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     }
-    float* const of_beta = sums_at(p, at).of_beta[walker];
+    const auto betas = [&] {  // of this warp
+      const Betas of = betas_at(p, at, s.work.start + static_cast<int64_t>(chunks - 1 - turn) * kChunk, s.work.h);
+      return const_cast<float*>(of.first) + walker * of.step;
+    };
     const bool at_end = turn == 0 || turn == chunks - 1, exact = at_end && (with_rests || kDivides<E>);
     if constexpr (!Carries && !kDivides<E>) {
       wait_for_errors();
       Tokens errors;
-      if (!exact) load_tokens(errors, r, warp, lane), dot_tokens<E, false>(y, errors, nullptr, of_beta, warp, lane);
+      if (!exact) load_tokens(errors, r, warp, lane), dot_tokens<E, false>(y, errors, nullptr, at_end ? ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker] : betas(), warp, lane);
     }
     wgmma_wait<0>();
     settle_state(dS);
@@ -230,11 +233,12 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
         keep_tokens(y, kept + kChunk * kChunk / 4, lane);
       } else if (exact) {
         load_tokens(errors, r, warp, lane);
-        dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr, of_beta, warp, lane);
+        dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr,
+                            ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], warp, lane);
       } else if (kDivides<E> && small != 0.f) {
         if constexpr (Beside) wait_for_number(forward_over(p, s.work));
         load_tokens_from_memory(errors, p.errors + at * kValueBytes + slice / kSlice * kBoxBytes, warp, lane);
-        dot_tokens<E, false>(y, errors, nullptr, of_beta, warp, lane);
+        dot_tokens<E, false>(y, errors, nullptr, betas(), warp, lane);
       }
       if (!kDivides<E> || at_end) parity ^= 2;
     }

@@ -23,13 +23,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<GradientShared*>(memory);
   auto& walk = *reinterpret_cast<ReverseShared<Groups>*>(memory);
-  const int64_t behind = bound(p, p.N);
-  if (behind < p.tokens) {
-    for (int at = blockIdx.x; at < p.places * p.k_heads; at += gridDim.x) {
-      const int64_t first = static_cast<int64_t>(at / p.k_heads) * kChunk;
-      if (first < p.tokens && first + kChunk > behind) write_zeros(p, first, behind, at % p.k_heads);
-    }
-  }
+  write_all_zeros(p);
   if (threadIdx.x == 0) {
     prepare_parts(s);
     if (p.prepared != nullptr) wait_for_number(&p.queue->all);  // beside the kernel that says how many there are
@@ -43,7 +37,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
   // Found anew by each role, and not kept.
   const auto first_job = [&] { return anew(static_cast<int>(blockIdx.x) < walkers ? blockIdx.x : p.N * p.H * kSlices); };
-  const auto more_jobs = [&](int job) { return job < p.N * p.H * kSlices; };
+  const auto more_jobs = [&](int job) { return job < (p.brief > 0 ? p.queue->sequences : p.N) * p.H * kSlices; };
   const bool walks = static_cast<int>(blockIdx.x) < walkers;
   const GradientBlock block{p, s, maps};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;

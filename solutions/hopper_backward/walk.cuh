@@ -91,18 +91,19 @@ __device__ __forceinline__ int wait_for_tiles(const Problem& p, const Work& work
 // somebody waits for that, and what it needs late, of which it asks for the next turn's once one is over.
 template <class Way, class Shared, int Groups, int Stages>
 __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way, Behind& behind) {
-  const int chunks = __shfl_sync(kAllLanes, s.work.chunks, 0), lane = lane_here();
+  const int lane = lane_here();
+  const auto chunks = [&] { return s.work.chunks; };  // read anew: there is no room for it
   const auto take = [&](int turn) {
     const int i = behind.turns + turn;
     barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);
     if (lane == 0) fence_async();  // for warps that walk, which have written it
     way.leave(p, s.stage[i % Stages], Way::chunk_of(s.work, turn), lane);
-    if (lane == 0 && turn + 1 < chunks) way.ask_late(p, Way::chunk_of(s.work, turn + 1));
+    if (lane == 0 && turn + 1 < chunks()) way.ask_late(p, Way::chunk_of(s.work, turn + 1));
   };
-  if (lane == 0 && chunks > 0) way.ask_late(p, Way::chunk_of(s.work, 0));
+  if (lane == 0 && chunks() > 0) way.ask_late(p, Way::chunk_of(s.work, 0));
   [[maybe_unused]] int prepared = 0;
 #pragma unroll 1
-  for (int turn = 0; turn < chunks; ++turn) {
+  for (int turn = 0; turn < chunks(); ++turn) {
     if (turn >= Stages) take(turn - Stages);
     const int c = Way::chunk_of(s.work, turn), rows = s.work.tokens - c * kChunk;
     const int i = behind.turns + turn;
@@ -124,18 +125,19 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       __syncwarp();
       if (lane == 0) barrier_arrive(full);
     }
-    if (Way::kTells && turn > Stages && lane == 0) {
-      stored_but_one();
-      way.count(i - Stages);
+    if (Way::kTells && turn >= Stages && lane == 0) {
+      stored_all();
+      way.count(i - Stages + 1);
     }
   }
 #pragma unroll 1
-  for (int turn = max(0, chunks - Stages); turn < chunks; ++turn) take(turn);
-  if (lane == 0) {
-    stored_all();
-    if (Way::kTells) way.count(behind.turns + chunks);
+  for (int turn = max(0, chunks() - Stages); turn < chunks(); ++turn) {
+    take(turn);
+    if (lane != 0) continue;
+    if (Way::kTells || turn == chunks() - 1) stored_all();
+    if (Way::kTells) way.count(behind.turns + turn + 1);
   }
-  behind.turns += chunks;
+  behind.turns += chunks();
 }
 
 // A state that a warpgroup holds as a left operand, to a chunk's place in memory, by way of `states`: each warp its own 16 rows.
@@ -179,12 +181,9 @@ __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64
       stored_read();
       barrier_arrive(shared_address(&s.taken));
       to += step;
-      if (turn == 0) continue;
-      stored_but_one();
-      store_count(&s.states_there, behind + turn);
+      stored_all();
+      store_count(&s.states_there, behind + turn + 1);
     }
-    stored_all();
-    store_count(&s.states_there, behind + chunks);
   }
   __syncwarp();
   behind += chunks;

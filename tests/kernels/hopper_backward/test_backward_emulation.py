@@ -18,8 +18,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_backward"
 HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
 OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
-RUNS = 9
-THOROUGH_RUNS = RUNS + 7 * 3 * 2 + 6 * 3
+RUNS = 15
+THOROUGH_RUNS = {1: RUNS + 3 * (7 * 4 + 6 * 2 + 3 * 4), 2: RUNS - 3 + 3 * (7 * 2 + 6 + 3 * 4)}  # by terms
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -70,7 +70,7 @@ def test_the_gradients_are_right(tmp_path: Path) -> None:
 def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, terms: int) -> None:
     done = emulate(tmp_path, "-O2", f"-DSEED={seed}", f"-DGDN_TERMS={terms}", thorough=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.splitlines()) == THOROUGH_RUNS
+    assert len(done.stdout.splitlines()) == THOROUGH_RUNS[terms]
 
 
 TAIL = "if (rows >= kChunk) {\n      const"
@@ -82,6 +82,9 @@ END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
 TILE_THERE = "if (lane == 0) store_released(p.prepared + at, 1);"
 FROM_BEHIND = "chunks - 1 - nth / 2"
 FORWARD_OVER = "store_released(forward_over(p, s.work), 1);"
+SECOND_TILE = "if (p.reverse_tiles.second > 0) copy_tile"
+OF_BRIEF = "fence_async();\n      __syncthreads();\n      if (threadIdx.x == 0) bring_next"
+OF_BETAS = "barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);"
 OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
 
 
@@ -92,10 +95,10 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("forward.cuh", "(!Carries) scale_state(S,", "(!Carries) (void)(", "WRONG: ragged", id="no decay"),
         pytest.param("reverse.cuh", "update_state<E>(dS, bits, k);", "", "WRONG: ragged", id="nothing erased"),
         pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
-        pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|without fence_async", id="a place not left yet"),
+        pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|fence_async|deadlock", id="a place not left yet"),
         pytest.param("gradients.cuh", OF_PART, "if (lane", "changed|WRONG|too many arrivals", id="a part not left yet"),
         pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "WRONG|fence_async", id="matrices too early"),
-        pytest.param("walk.cuh", STATES_TAKEN, "", "changed|WRONG|while it was|fence", id="states too early"),
+        pytest.param("walk.cuh", STATES_TAKEN, "", "changed|WRONG|while it was|fence|deadlock", id="states too early"),
         pytest.param("segments.cuh", "? all.turned :", "? all.transfers :", "WRONG: cut", id="not turned back"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if ((t <= i) == of", "if ((t < i) == of", "WRONG: ragged", id="a gate too late"),
@@ -106,6 +109,10 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
         pytest.param("prepare.cuh", TILE_THERE, "", "deadlock", id="nobody says that a tile is there"),
         pytest.param("first.cuh", FORWARD_OVER, ";", "deadlock", id="nor that the forward walk is over"),
         pytest.param("first.cuh", FROM_BEHIND, "chunks - 2 - nth / 2", "deadlock", id="a chunk that nobody prepares"),
+        pytest.param("prepare.cuh", SECOND_TILE, "if (false) copy_tile", "WRONG: cut", id="no second tile"),
+        pytest.param("brief.cuh", "if (valid == kChunk) return;", "return;", "WRONG", id="a short tail"),
+        pytest.param("brief.cuh", OF_BRIEF, "__syncthreads();", "without fence_async", id="no fence in a short one"),
+        pytest.param("brief.cuh", "fmaf(end, dS[i], update[i])", "update[i]", "WRONG: some", id="a short dh0"),
         pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip

@@ -4,6 +4,7 @@
 #include "instructions.cuh"
 #include "hopper_emulation/launch.h"
 #include "gradients.h"
+#include "brief.cuh"
 #include "forward.cuh"
 #include "carry.cuh"
 #include "first.cuh"
@@ -22,6 +23,12 @@ namespace {
 struct Given {
   int behind = 0;
   bool output = true, state = true;
+};
+
+// Slices in a block, chunks of a segment, and forms: `first`, brief.cuh, tiles that have no memory of their own.
+struct How {
+  int groups = 2, segment = 0;
+  bool beside = false, brief = false, little = false;
 };
 
 struct Found {
@@ -54,7 +61,10 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
     launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
     launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
   }
-  const Place walks = grid(kHalves / Groups, p.H, p.N);
+  const bool alone = p.tokens <= p.brief;
+  if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
+  if (p.brief > 0 && alone) return;
+  const Place walks = grid(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
   launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
 }
 
@@ -71,17 +81,21 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   }
   if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
-  launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
+  if (p.brief == 0 || p.tokens > p.brief) {
+    launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
+  }
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
-Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, int groups, int segment, bool beside, float scale) {
+Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, const How& how, float scale) {
+  const auto [groups, segment, beside, brief, little] = how;
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
-  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = tokens / kChunk + sequences;
+  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = (tokens + kChunk - 1) / kChunk + sequences - 1;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
               Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
               Guarded<float>(c.sequences() * heads * state)};
-  Guarded<float> tiles(places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
+  Guarded<float> tiles(little ? 0 : places * heads * kTileBytes / 4), starts(places * heads * kStateBytes / 4), ends = starts;
+  Guarded<float> decays(places * heads * sizeof(Decays) / 4), of_ends(sequences * heads * 2 * sizeof(WalkSums) / 4);
   Guarded<float> errors(places * heads * kValueBytes / 4);
   Guarded<float> of_end(sequences * heads * kWalkers * kChunk);
   Guarded<float> rests(sequences * heads * 2 * kWalkers * 4 * 32 * 4);
@@ -93,7 +107,10 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.dq = found.dq.data(), p.dk = found.dk.data(), p.dv = found.dv.data();
   p.dg = found.dg.data(), p.dbeta = found.dbeta.data(), p.dh0 = found.dh0.data();
   const auto bytes = [](Guarded<float>& x) { return reinterpret_cast<unsigned char*>(x.data()); };
-  p.tiles = bytes(tiles), p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors);
+  p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.decays = bytes(decays), p.of_ends = of_ends.data();
+  p.reverse_tiles = little ? Tiles{p.ends, kStateBytes, beside || groups == 1 ? kTileBytes : 0} : Tiles{bytes(tiles), kTileBytes, 0};
+  p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
+  if (little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
   p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
@@ -109,7 +126,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
-  p.scale = scale, p.multiprocessors = 3;
+  p.scale = scale, p.multiprocessors = 3, p.brief = brief ? kChunk : 0;
   p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
   p.segments.k_first = p.k_first;
@@ -135,7 +152,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
                   {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
   const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
-  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests}) {
+  for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests, &decays, &of_ends}) {
     found.intact &= x->intact();
   }
   found.intact &= kept.intact();
@@ -169,8 +186,8 @@ double error_of(const std::vector<int64_t>& bounds, int heads, int size, const V
   return worst;
 }
 
-bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, int groups, int segment, bool beside, float scale) {
-  const Found got = call(c, x, y, given, groups, segment, beside, scale);
+bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients& expected, const Given& given, const How& how, float scale) {
+  const Found got = call(c, x, y, given, how, scale);
   const auto half = [&](const Guarded<uint16_t>& of) { return [&](int64_t i) -> double { return to_float(of[i], c.type); }; };
   const auto full = [](const Guarded<float>& of) { return [&](int64_t i) -> double { return of[i]; }; };
   std::vector<int64_t> of_states(c.sequences() + 1);
@@ -193,8 +210,8 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
     for (int64_t i = 0; i < c.heads(); ++i) zeros &= got.dg[t * c.heads() + i] == 0 && got.dbeta[t * c.heads() + i] == 0;
   }
   right &= zeros;
-  std::printf("%s: %s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, beside ? ", side by side" : "", c.type == Type::float16 ? "float16" : "bfloat16", groups, given.behind, segment, errors[0],
+  std::printf("%s: %s%s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
+              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.brief ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -204,9 +221,8 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
 struct Run {
   Case c;
   Given given = {};
-  int groups = 2, segment = 0;
+  How how = {};
   int zero_beta = -1;  // of this token and head
-  bool beside = false;
 };
 
 std::vector<Run> all_runs() {
@@ -224,16 +240,36 @@ std::vector<Run> all_runs() {
                  .checkpoint_every = 0};
   Case in_float16 = linear;
   in_float16.type = Type::float16;
-  std::vector<Run> runs{{ragged, {100}, 2, 0, 2 * 70}, {resets, {}, 1}, {linear, {}, 2}, {bare, {0, true, false}, 1}, {in_float16, {}, 1},
-                        {cut, {3}, 1, 1}};
-  const auto add = [&](const Run& run) { runs.push_back(run), runs.back().beside = true; };
-  add({ragged, {100}, 1, 0, 2 * 70}), add({resets, {}, 1}), add({cut, {3}, 1});
+  const Case some{.name = "some short, GVA", .lengths = {5, 0, 64, 130, 3}, .value_heads = 2, .checkpoint_every = 0};
+  const Case all{.name = "all short, resets, GQA, k first", .lengths = {17, 40, 0}, .query_heads = 2, .k_first = true, .resets = 0.05f,
+                 .largest_beta = 1.8f, .checkpoint_every = 0};
+  const Case one{.name = "one short, no gates, no states", .lengths = {50}, .gates = false, .initial_state = false, .checkpoint_every = 0};
+  const How slice{.groups = 1}, both{.groups = 2}, beside{.groups = 1, .beside = true};
+  const auto with_little = [](How how) { return how.little = true, how; };
+  constexpr int kZero = 2 * 70, kMiddle = 2 * 100;  // tokens whose beta is 0: of the first chunk and a later one, and of whole chunks between
+  Case long_ragged = ragged;
+  long_ragged.lengths = {200, 0, 64, 5};
+  std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice}, {in_float16, {}, slice},
+                        {cut, {3}, {.groups = 1, .segment = 1}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {cut, {3}, beside},
+                        {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
+  if (kTerms == 1) {
+    runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 1, .little = true}},
+                             {long_ragged, {}, with_little(beside), kMiddle}});
+  }
   if (std::getenv("THOROUGH") != nullptr) {
-    for (const int groups : {1, 2}) {
+    for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
       for (const Case& c : {ragged, resets, linear, bare, longer, repeated, in_float16}) {
-        for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
-          runs.push_back({c, given, groups});
-          if (groups == 1 && c.type != Type::float16) add({c, given, groups});
+        for (const How& how : {slice, both}) {
+          runs.push_back({c, given, how});
+          if (kTerms == 1) runs.push_back({c, given, with_little(how)});
+        }
+        if (c.type != Type::float16) runs.push_back({c, given, beside});
+        if (c.type != Type::float16 && kTerms == 1) runs.push_back({c, given, with_little(beside)});
+      }
+      for (Case c : {some, all, one}) {
+        for (const int groups : {1, 2}) {
+          c.type = Type::bfloat16, runs.push_back({c, given, {.groups = groups, .brief = true}});
+          c.type = Type::float16, runs.push_back({c, given, {.groups = groups, .brief = true}});
         }
       }
     }
@@ -253,7 +289,7 @@ int main() {
     if (run.zero_beta >= 0) inputs.beta[run.zero_beta] = 0.f;
     const Cotangents cotangents = draw_cotangents(run.c, inputs);
     const Gradients expected = recur_back(run.c, inputs, cotangents, scale, run.given.output, run.given.state);
-    right &= report(run.c, inputs, cotangents, expected, run.given, run.groups, run.segment, run.beside, scale);
+    right &= report(run.c, inputs, cotangents, expected, run.given, run.how, scale);
 #ifdef STOP_AT_FIRST
     if (!right) return 1;
 #endif
