@@ -22,7 +22,7 @@ from pathlib import Path
 
 from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.solutions import Solution, solutions
-from invariance_table import Found, from_results, save, table
+from invariance_table import Found, from_results, of_present_sources, save, table
 
 # What takes long begins first: builds of CUDA, then gradients, then whatever has sequences.
 STAGES = ("backward", "chunk_stage", "layer", "prefill")
@@ -129,6 +129,7 @@ def main() -> None:
         found = [one for some in pool.map(ask, tasks(chosen)) for one in some]
     slug = next((one.device for one in found if one.ran), options.device)  # what answered knows the device's name
     found = [one if one.ran else replace(one, device=slug) for one in found]
+    found = list(of_present_sources(found, chosen))
     save(found, options.save)
     print(table(found, chosen))
     for one in found:

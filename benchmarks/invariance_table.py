@@ -9,6 +9,9 @@ the traces of solutions, variants and peers, --show what this script saved befor
 benchmarks/invariance/*.json` is what the page shows. --save writes all of it into one file instead of the table, --page
 puts the table between the marks of a page, which names no solution that nobody asked. Needs no GPU.
 
+Answers about other sources than the present ones say `an earlier version`, and only where there is no answer about the present
+ones: a solution that has changed is to be asked again.
+
 A row is a solution on a device. It counts the definitions on which it is batch-invariant, and says how alike pieces of
 a prefill are to one call. The last column names the definitions where it gave other bits or failed. Below the table
 stand the solutions, variants and peers that nobody asked.
@@ -18,7 +21,7 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gdnspec.catalog.solutions import Solution, solutions
@@ -27,13 +30,14 @@ from gdnspec.model.batch_invariance import WORDS, invariant, pieces
 from gdnspec.model.result import LIKENESSES, CheckResult, Likeness
 
 NAMED = 3  # definitions that a row names
+EARLIER = ", an earlier version"
 BEGIN, END = "<!-- invariance: begin -->", "<!-- invariance: end -->"
 
 
 @dataclass(frozen=True)
 class Found:
     """One solution on one definition. `same` and `pieces` None: not asked. `ran` false: no workload ran, and `why` says
-    what came instead."""
+    what came instead. `source_hash`: of what was asked; "" where nothing ran."""
 
     solution: str
     device: str
@@ -43,6 +47,7 @@ class Found:
     failed: bool = False
     ran: bool = True
     why: str = ""
+    source_hash: str = ""
 
 
 def from_results(files: Iterable[Path]) -> Iterator[Found]:
@@ -69,7 +74,25 @@ def from_traces(known: Iterable[Solution]) -> Iterator[Found]:
         for file in sorted(solution.traces.glob("*.jsonl")):
             for trace in load_traces(file, print):
                 if trace.batch_invariant is not None or trace.pieces is not None:
-                    yield Found(solution.name, trace.device, trace.definition, trace.batch_invariant, trace.pieces)
+                    answer = Found(solution.name, trace.device, trace.definition, trace.batch_invariant, trace.pieces)
+                    yield replace(answer, source_hash=trace.source_hash)
+
+
+def of_present_sources(found: Iterable[Found], known: Iterable[Solution]) -> Iterator[Found]:
+    """With the hash of the solution as it is: of answers that have just come."""
+    hashes = {solution.name: solution.source_hash for solution in known}
+    for one in found:
+        yield replace(one, source_hash=hashes.get(one.solution, "")) if one.ran else one
+
+
+def with_age(found: Iterable[Found], known: Iterable[Solution]) -> list[Found]:
+    """Marks answers about sources that have changed since, or leaves them out where the present ones have an answer."""
+    hashes = {solution.name: solution.source_hash for solution in known}
+    found = list(found)
+    new = [one for one in found if one.ran and one.source_hash == hashes.get(one.solution)]
+    answered = {(one.solution, one.device, one.definition) for one in new}
+    rest = [one for one in found if one not in new and (one.solution, one.device, one.definition) not in answered]
+    return new + [replace(one, device=f"{one.device}{EARLIER}") if one.ran else one for one in rest]
 
 
 def saved(file: Path) -> list[Found]:
@@ -144,11 +167,12 @@ def main() -> None:
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
     known = list(solutions()[0].values())
-    found = [*from_results(options.files), *(from_traces(known) if options.traces else ())]
+    found = [*of_present_sources(from_results(options.files), known), *(from_traces(known) if options.traces else ())]
     found += [one for file in options.show for one in saved(file)]
     if options.save is not None:
         save(found, options.save)
         return
+    found = with_age(found, known)
     if options.page is not None:
         options.page.write_text(paged(options.page.read_text(), found, known))
         return
