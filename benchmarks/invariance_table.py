@@ -9,8 +9,8 @@ the traces of solutions, variants and peers, --show what this script saved befor
 benchmarks/invariance/*.json` is what the page shows. --save writes all of it into one file instead of the table, --page
 puts the table between the marks of a page, which names no solution that nobody asked. Needs no GPU.
 
-Answers about other sources than the present ones say `an earlier version`, and only where there is no answer about the present
-ones: a solution that has changed is to be asked again.
+Answers about other sources than the present ones say `an earlier version`, and are shown where there is no other:
+a solution that has changed is to be asked again.
 
 A row is a solution on a device. It counts the definitions on which it is batch-invariant, and says how alike pieces of
 a prefill are to one call. The last column names the definitions where it gave other bits or failed. Below the table
