@@ -62,22 +62,31 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays
     own[e] = log < kLeastLog ? kLeastLog : log;  // a NaN stays one
   }
   float sum = own[0] + own[1];
+#ifdef LONG_LOOPS
+#pragma unroll 1
+#else
 #pragma unroll
+#endif
   for (int step = 1; step < 32; step *= 2) {
     const float x = __shfl_up_sync(kAllLanes, sum, step);
     if (lane >= step) sum += x;
   }
   const float log[2] = {sum - own[1], sum};
-  const float block_end = __shfl_sync(kAllLanes, sum, lane | 7), end = __shfl_sync(kAllLanes, sum, 31);
+  const float end = __shfl_sync(kAllLanes, sum, 31);
   const auto write = [](float* to, float x, float y) { *reinterpret_cast<float2*>(to) = make_float2(x, y); };
-  const float factors[2] = {exp2_fast(block_end - log[0]), exp2_fast(block_end - log[1])};
   write(&rows.log[2 * lane], log[0], log[1]);
+#ifndef LONG_LOOPS
+  const float block_end = __shfl_sync(kAllLanes, sum, lane | 7);
+  const float factors[2] = {exp2_fast(block_end - log[0]), exp2_fast(block_end - log[1])};
   write(&rows.factor[2 * lane], factors[0], factors[1]);
+#endif
   __syncwarp();
+#ifndef LONG_LOOPS
   if (logs != nullptr) {
     write(&logs->log[2 * lane], log[0], log[1]);
     write(&logs->factor[2 * lane], factors[0], factors[1]);
   }
+#endif
   const int place = place_of_pair(2 * lane);
   const float gammas[2] = {exp2_fast(log[0]), exp2_fast(log[1])};
   write(&d.from_start[place], gammas[0], gammas[1]);
@@ -102,6 +111,17 @@ __device__ __forceinline__ void weigh_diagonal(float (&weights)[8], const float 
       weights[4 * half + e] = column + e % 2 <= lane / 4 + e / 2 * 8 ? ratio : 0.f;
     }
   }
+}
+
+// Block m of row r of Gamma * x. Above a diagonal it may be anything.
+__device__ __forceinline__ void decay_block(float (&x)[8], const Rows& rows, int r, int m, int lane) {
+  const float* const of_row = &rows.log[16 * r + lane / 4];
+  const float* const of_column = &rows.log[16 * m + 2 * (lane % 4)];
+  const float row[2] = {of_row[0], of_row[8]};
+  const float2 left = *reinterpret_cast<const float2*>(of_column), right = *reinterpret_cast<const float2*>(of_column + 8);
+  const float column[4] = {left.x, left.y, right.x, right.y};
+#pragma unroll
+  for (int e = 0; e < 8; ++e) x[e] *= exp2_fast(row[e / 2 % 2] - column[e / 4 * 2 + e % 2]);
 }
 
 // What decays the columns of block m, left of the diagonal, to its end: the lane's four.

@@ -241,11 +241,16 @@ struct Inverter {
 #pragma unroll
     for (int j = 15; j >= 0; --j) {
       float row[16];  // of m, from 4 floor((j + 1) / 4)
+#ifdef LONG_LOOPS
+#pragma unroll
+      for (int m = j + 1; m < 16; ++m) row[m] = a[(kColumns - 1) * m + j + 15];
+#else
 #pragma unroll
       for (int m = (j + 1) / 4 * 4; m < 16; m += 4) {
         const float4 four = *reinterpret_cast<const float4*>(a + kColumns * j + m);
         row[m] = four.x, row[m + 1] = four.y, row[m + 2] = four.z, row[m + 3] = four.w;
       }
+#endif
       substitute(lower, row, i + 8, j);
       if (j < 8) substitute(upper, row, i, j);
     }
@@ -503,14 +508,18 @@ struct Inverter {
   }
   // Block m of row r of Gamma * K K^T, left of the diagonal.
   __device__ __forceinline__ void decayed_products(float (&x)[8], int r, int m) const {
+    read_fragments(x, products + fragments_below(r, m), lane);
+#ifdef LONG_LOOPS
+    decay_block(x, rows, r, m, lane);
+#else
     const int row = 16 * r + lane / 4;
     const float end = rows.log[16 * m + 15];
     const float decay[2] = {exp2_fast(rows.log[row] - end), exp2_fast(rows.log[row + 8] - end)};
     float factors[4];
     column_factors(factors, rows.factor, m, lane);
-    read_fragments(x, products + fragments_below(r, m), lane);
 #pragma unroll
     for (int e = 0; e < 8; ++e) x[e] *= decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+#endif
   }
 };
 

@@ -37,6 +37,12 @@ __global__ void __launch_bounds__(kLongThreads, 1)
     barrier_init_done();
   }
   for (auto& keys : s.keys) clear_triangles<kTerms>(shared_address(keys.tile.T), threadIdx.x, kLongThreads);
+#ifdef LONG_LOOPS
+  // All of them, for the upper right quarters of blocks on the diagonal.
+  for (auto& keys : s.keys) {
+    for (int at = 16 * threadIdx.x; at < kTriangle; at += 16 * kLongThreads) store_shared(shared_address(keys.tile.T) + at, make_uint4(0, 0, 0, 0));
+  }
+#endif
   for (auto& queries : s.queries) clear_p<kStaySize>(shared_address(queries.P), threadIdx.x, kLongThreads);
   fence_async();  // wgmma reads them
   __syncthreads();

@@ -1,6 +1,7 @@
 // Of a block that prepares the chunks of long sequences itself: warps that find decays and T, of every second chunk; and one that
 // makes P of Q K^T.
 #pragma once
+#include "long_loops.cuh"
 #include "long_shared.cuh"
 #include "short_prepare.cuh"
 
@@ -79,7 +80,18 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
         d[0][0] += d[1][0];
       }
       if (d[0][0] == 1.2345f) room.scratch.diagonal[0][0] = d[0][0];
-#elif !defined(LONG_NO_T)
+#elif defined(LONG_NO_T)
+#elif defined(LONG_LOOPS)
+      LoopInverter<E> loops{room.products, keys.rows, room.scratch, keys.tile.T[0]};
+      if (loops.find_diagonal()) {
+        Inverter<E, kStaySize, false, true, true> inverter{room.products, keys.rows, room.scratch, keys.tile.T[0], p.scale, lane_here()};
+        inverter.keeps_sums = true;
+        inverter.template invert<__nv_bfloat16, 2>();
+      } else {
+        loops.invert_diagonal();
+        loops.find_below();
+      }
+#else
       Inverter<E, kStaySize, false, true, true>{room.products, keys.rows, room.scratch, keys.tile.T[0], p.scale, lane_here()}.find();
 #endif
     }
@@ -109,6 +121,9 @@ __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
     const Rows& rows = s.keys[i].rows;
     // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
     const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
+#ifdef LONG_LOOPS
+    find_p_blocks<E>(s.scores, rows, p.scale, to);
+#else
     float x[2][4][8];
     const auto read = [&](int r) {
 #pragma unroll
@@ -143,6 +158,7 @@ __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
 #pragma unroll
       for (int m = 0; m <= r; ++m) stmatrix(to + block_of_square(r, m), words[m]);
     }
+#endif
     fence_async();
     __syncwarp();
     if (lane < kLeavers) barrier_arrive(shared_address(&s.found[c % kLongQueries]));
