@@ -56,11 +56,20 @@ __device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, in
 __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane) {
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
+#ifdef LONG_LOOPS
+  float x = g.x;
+#pragma unroll 1
+  for (int e = 0; e < 2; ++e) {  // the other one comes into its place
+    const float log = p.log_gates ? 1.4426950408889634f * x : log2f(x);
+    own[0] = own[1], own[1] = log < kLeastLog ? kLeastLog : log, x = g.y;
+  }
+#else
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const float x = e == 0 ? g.x : g.y, log = p.log_gates ? 1.4426950408889634f * x : log2f(x);
     own[e] = log < kLeastLog ? kLeastLog : log;  // a NaN stays one
   }
+#endif
   float sum = own[0] + own[1];
 #ifdef LONG_LOOPS
 #pragma unroll 1
@@ -87,7 +96,11 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays
     write(&logs->factor[2 * lane], factors[0], factors[1]);
   }
 #endif
+#ifdef LONG_LOOPS
+  const unsigned at = lane, place = at / 8 * 16 + at % 4 * 4 + at / 4 % 2 * 2;  // place_of_pair(2 * lane)
+#else
   const int place = place_of_pair(2 * lane);
+#endif
   const float gammas[2] = {exp2_fast(log[0]), exp2_fast(log[1])};
   write(&d.from_start[place], gammas[0], gammas[1]);
   write(&d.to_end[place], exp2_fast(end - log[0]), exp2_fast(end - log[1]));

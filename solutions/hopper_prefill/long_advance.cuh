@@ -24,6 +24,9 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   const uint32_t of_column = anew(16 * (lane % 4));
   const auto leaves = [] { return static_cast<int>(lane_here() < kLeavers); };  // says for its warp that it has left a place
   uint32_t n = 0, turn = 0;  // the chunk, counted over all turns, and the turn
+#ifdef LONG_KEPT
+  const auto anew = [](uint32_t x) { return x; };
+#endif
   // Found from that again and again: for what could be kept there are no registers.
   const auto keys_of = [&](uint32_t c) { return shared_address(s.keys) + c % kLongKeys * kKeysBytes; };
   const auto keys = [&] { return keys_of(anew(n)); };
@@ -227,9 +230,9 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_commit();
     GDN_STAMP(wg, n, 6);
     // While the update is under way. In a loop, which turns but once: else the compiler has the update wait for all of this.
-    int turns = anew(min(p.H, 1));  // 1, which the compiler does not know
+    int turns = ::anew(min(p.H, 1));  // 1, which the compiler does not know
     do {
-      turns = anew(turns - 1);
+      turns = ::anew(turns - 1);
       settle(y[1]), settle(o);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

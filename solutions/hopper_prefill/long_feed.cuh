@@ -7,14 +7,26 @@ namespace {
 
 struct LongFeeder : TurnFeeder {
   Long& s;
-  int asked = 0, rest = 0;  // chunks of which keys were asked for, of all turns; and of which all was
+  uint32_t asked = 0, rest = 0;  // chunks of which keys were asked for, of all turns; and of which all was
+
+#ifdef LONG_FEED  // heads once a turn, gates in a loop of few instructions
+  LongHeads heads{};
+#define LONG_HEAD(kept, found) kept
+  // Of a chunk that is not whole too, as many rows as of others: what is behind its end is cleared.
+  __device__ __forceinline__ static void load(uint32_t to, const CUtensorMap* whole, const CUtensorMap*, int, int head, int token, uint32_t landing) {
+    load_boxes(to, whole, 0, head, token, landing);
+  }
+  __device__ __forceinline__ static constexpr int bytes_of(int) { return 2 * kBoxBytes; }
+#else
+#define LONG_HEAD(kept, found) found
+#endif
 
   __device__ __forceinline__ LongFeeder(const Problem& p, Long& s, const Maps& maps, const ShortMaps& parts)
       : TurnFeeder{p, maps, parts}, s(s) {}
 
   // For what a barrier of place c % Places says about chunk c, counted over all turns, to hold.
   template <int Places>
-  __device__ __forceinline__ static void wait(const uint64_t (&barriers)[Places], int c) {
+  __device__ __forceinline__ static void wait(const uint64_t (&barriers)[Places], uint32_t c) {
     barrier_wait(shared_address(&barriers[c % Places]), c / Places & 1);
   }
 
@@ -39,38 +51,53 @@ struct LongFeeder : TurnFeeder {
 
   // Its gates come as single numbers: of those that there are.
   __device__ __forceinline__ void ask_keys(const Turn& turn, int chunk) {
-    const int c = asked++, i = c % kLongKeys, token = turn.start + chunk * kChunk, rows = min(turn.end - token, kChunk);
+    const uint32_t c = asked++, i = c % kLongKeys;
+    const int token = turn.start + chunk * kChunk, rows = min(turn.end - token, kChunk);
     GDN_STAMP(2, c, 0);
     if (c >= kLongKeys) wait(s.keys_empty, c - kLongKeys);
     __syncwarp();
     GDN_STAMP(2, c, 1);
     if (lane_here() == 0) {
       s.asks[i] = {token, rows, turn.h};
+#ifdef LONG_FEED
+      s.heads[i] = heads;
+#endif
       barrier_arrive(shared_address(&s.asked[i]));
       // Where rows are to be cleared, somebody else says that they are there.
       const uint32_t landing = shared_address(rows < kChunk ? &s.k_landed[i] : &s.full[i]);
       if (rows == kChunk) barrier_arrive(shared_address(&s.k_landed[i]));  // so that its phases are chunks
       barrier_expect(landing, bytes_of(rows));
-      load(shared_address(s.keys[i].k), &maps.k, parts.k, rows, turn.h / p.k_group, token, landing);
+      load(shared_address(s.keys[i].k), &maps.k, parts.k, rows, LONG_HEAD(heads.k, turn.h / p.k_group), token, landing);
     }
     __syncwarp();
+#ifdef LONG_FEED
+    uint32_t to = shared_address(&s.keys[i].rows.log[lane_here()]);
+    int64_t at = (static_cast<int64_t>(token) + lane_here()) * p.H + turn.h;
+#pragma unroll 1
+    for (int rest = rows - lane_here(); rest > 0; rest -= 32) {
+      if (p.g != nullptr) copy_number(to, p.g + at);
+      if (p.beta != nullptr) copy_number(to + static_cast<uint32_t>(offsetof(Rows, beta)), p.beta + at);
+      to += 128, at += 32 * p.H;
+    }
+#else
     for (int t = lane_here(); t < rows; t += 32) {
       const int64_t at = static_cast<int64_t>(token + t) * p.H + turn.h;
       if (p.g != nullptr) copy_number(shared_address(&s.keys[i].rows.log[t]), p.g + at);
       if (p.beta != nullptr) copy_number(shared_address(&s.keys[i].rows.beta[t]), p.beta + at);
     }
+#endif
     arrive_copied(shared_address(&s.gated[i]));
     __syncwarp();
     ask_rest_of(c);
   }
   // Of chunks before c.
-  __device__ __forceinline__ void ask_rest_of(int c) {
+  __device__ __forceinline__ void ask_rest_of(uint32_t c) {
     if (rest < c) ask_rest(rest++);
   }
 
   // The output of chunk c, once it is there.
-  __device__ __forceinline__ void let_out(int c) const {
-    const int i = c % kLongValues;
+  __device__ __forceinline__ void let_out(uint32_t c) const {
+    const uint32_t i = c % kLongValues;
     wait(s.empty, c);
     if (lane_here() == 0) {
       fence_async();  // what others have written there is read by TMA, or written over by it
@@ -81,18 +108,19 @@ struct LongFeeder : TurnFeeder {
   }
 
   // Values of chunk c, whose keys have been asked for, and then queries.
-  __device__ __forceinline__ void ask_rest(int c) const {
+  __device__ __forceinline__ void ask_rest(uint32_t c) const {
     if (c >= kLongValues) let_out(c - kLongValues);
     GDN_STAMP(2, c, 2);
     const Asked& ask = s.asks[c % kLongKeys];
-    const int token = ask.first, rows = ask.rows, h = ask.h, v = c % kLongValues, q = c % kLongQueries;
+    const int token = ask.first, rows = ask.rows, h = ask.h;
+    const uint32_t v = c % kLongValues, q = c % kLongQueries;
     if (lane_here() == 0) {
       const uint32_t landing = shared_address(rows < kChunk ? &s.v_landed[v] : &s.v_full[v]);
       if (rows == kChunk) barrier_arrive(shared_address(&s.v_landed[v]));
       stored_read();  // the output that was there
       s.going[v] = {rows == kChunk ? token : -1, h};
       barrier_expect(landing, bytes_of(rows));
-      load(shared_address(s.values[v]), &maps.v, parts.v, rows, h / p.v_group, token, landing);
+      load(shared_address(s.values[v]), &maps.v, parts.v, rows, LONG_HEAD(s.heads[c % kLongKeys].v, h / p.v_group), token, landing);
     }
     __syncwarp();
     if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);
@@ -100,7 +128,7 @@ struct LongFeeder : TurnFeeder {
     if (lane_here() == 0) {
       const uint32_t landing = shared_address(&s.q_landed[q]);
       barrier_expect(landing, bytes_of(rows));
-      load(shared_address(s.queries[q].q), &maps.q, parts.q, rows, h / p.q_group, token, landing);
+      load(shared_address(s.queries[q].q), &maps.q, parts.q, rows, LONG_HEAD(s.heads[c % kLongKeys].q, h / p.q_group), token, landing);
     }
     __syncwarp();
   }
@@ -108,8 +136,8 @@ struct LongFeeder : TurnFeeder {
   // That there is no more, to all who invert or find P, and to those who find K K^T and Q K^T ahead: of what is there, for nobody.
   __device__ __forceinline__ void end_chunks() {
     ask_rest_of(asked);
-    for (int c = asked; c < asked + kInverters; ++c) {
-      const int i = c % kLongKeys;
+    for (uint32_t c = asked; c < asked + kInverters; ++c) {
+      const uint32_t i = c % kLongKeys;
       if (c >= kLongKeys) wait(s.keys_empty, c - kLongKeys);
       __syncwarp();
       if (lane_here() == 0) {
@@ -136,11 +164,14 @@ struct LongFeeder : TurnFeeder {
       if (turn.chunks <= 0 && !ended) end_chunks(), ended = true;
       tell_turn(turn, number);
       if (turn.chunks < 0) break;
+#ifdef LONG_FEED
+      heads = {turn.h / p.q_group, turn.h / p.k_group, turn.h / p.v_group};
+#endif
 #pragma unroll 1
       for (int c = 0; c < turn.chunks; ++c) ask_keys(turn, c);
       turn = find(take_next());
     }
-    for (int c = max(0, asked - kLongValues); c < asked; ++c) let_out(c);
+    for (uint32_t c = asked > kLongValues ? asked - kLongValues : 0; c < asked; ++c) let_out(c);
     if (lane_here() == 0) stored_all();
   }
 };

@@ -26,7 +26,8 @@ struct LoopInverter {
 
   // Blocks on the diagonal, from the last one on: a block does not lie where products of those before it do. Whether keys are alike.
   __device__ __forceinline__ bool find_diagonal() {
-    const int lane = lane_here(), row = lane / 4, column = 2 * (lane % 4);
+    const unsigned lane = lane_here();
+    const int row = lane / 4, column = 2 * (lane % 4);
     const bool first = row == column + 1, second = row == column + 2, corner = lane == 3;
     bool alike = true;
 #pragma unroll 1
@@ -61,15 +62,13 @@ struct LoopInverter {
 
   // T on the diagonal: eight lanes have a block, rows i and i + 8. Above it there are zeros from the beginning (long.cuh).
   __device__ __forceinline__ void invert_diagonal() const {
-    const int lane = lane_here(), r = lane / 8, i = lane % 8;
+    const unsigned lane = lane_here();
+    const int r = lane / 8, i = lane % 8;
     const float* a = &s.diagonal[r][15 * kColumns];
-    unsigned char* T = tile + place_in_triangle(r, r) + 16 * i + 2 * 7;
+    // place_in_triangle(r, r): 2, 1, 8 and 11 blocks.
+    unsigned char* T = tile + (0xb812u >> 4 * r & 15) * kBlock + 16 * i + 2 * 7;
     const auto give = [](unsigned char* to, float x) { *reinterpret_cast<uint16_t*>(to) = static_cast<uint16_t>(pack<E>(x, 0.f)); };
-    float lower[16], upper[8];
-#pragma unroll
-    for (int k = 0; k < 16; ++k) lower[k] = k == i + 8 ? 1.f : 0.f;
-#pragma unroll
-    for (int k = 0; k < 8; ++k) upper[k] = k == i ? 1.f : 0.f;
+    float lower[16] = {}, upper[8] = {};
     __syncwarp();
     const auto load = [&](float(&row)[16], int from) {
 #pragma unroll
@@ -82,7 +81,7 @@ struct LoopInverter {
     for (int j = 15; j >= 8; --j) {
       float row[16];
       load(row, 0);
-      const float found = lower[15];
+      const float found = j == i + 8 ? 1.f : lower[15];
 #pragma unroll
       for (int k = 15; k > 0; --k) lower[k] = fmaf(found, row[k - 1], lower[k - 1]);
       give(T + 128 * 3, found * row[15]);
@@ -93,7 +92,7 @@ struct LoopInverter {
     for (int j = 7; j >= 0; --j) {
       float row[16];
       load(row, 8);
-      const float found[2] = {lower[15], upper[7]};
+      const float found[2] = {lower[15], j == i ? 1.f : upper[7]};
 #pragma unroll
       for (int k = 7; k > 0; --k) {
         lower[k + 8] = fmaf(found[0], row[k + 7], lower[k + 7]);
@@ -110,7 +109,7 @@ struct LoopInverter {
   __device__ __forceinline__ void find_below() const {
 #pragma unroll 1
     for (int b = 0; b < 6; ++b) {
-      const int lane = lane_here(), r = 1 + (b >= 1) + (b >= 3), m = b - r * (r - 1) / 2;
+      const int lane = lane_here(), r = 0xfe9 >> 2 * b & 3, m = 0x910 >> 2 * b & 3;  // 1 2 2 3 3 3, 0 0 1 0 1 2
       float x[8];
       read_fragments(x, products + b * kFragments, lane);
       decay_block(x, rows, r, m, lane);
@@ -143,7 +142,7 @@ template <class E>
 __device__ __forceinline__ void find_p_blocks(const unsigned char* scores, const Rows& rows, float scale, uint32_t to) {
 #pragma unroll kPSteps
   for (int b = 0; b < 10; ++b) {
-    const int lane = lane_here(), r = (b >= 1) + (b >= 3) + (b >= 6), m = b - r * (r + 1) / 2;
+    const int lane = lane_here(), r = 0xffa94 >> 2 * b & 3, m = 0xe4910 >> 2 * b & 3;
     float x[8];
     read_fragments(x, scores + b * kFragments, lane);
     decay_block(x, rows, r, m, lane);

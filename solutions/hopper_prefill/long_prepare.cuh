@@ -34,8 +34,8 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     if (lane_here() == 0) barrier_arrive(shared_address(full));
   };
 #pragma unroll 1
-  for (int c = warp;; c += kInverters) {
-    const auto i = [&] { return anew(c) % kLongKeys; };  // found again, as what depends on it is, and not kept
+  for (uint32_t c = warp;; c += kInverters) {
+    const auto i = [&] { return static_cast<uint32_t>(anew(c)) % kLongKeys; };  // found again, as what depends on it is, and not kept
     const int parity = c / kLongKeys & 1;
     barrier_wait(shared_address(&s.asked[i()]), parity);
     const Asked asked = read_asked(s.asks[i()]);
@@ -100,7 +100,7 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     say(&s.inverted[i()]);
     GDN_STAMP(2, c, 3);
     if (rows < kChunk) {  // values come later
-      const int v = c % kLongValues;
+      const uint32_t v = c % kLongValues;
       clear(s.values[v], rows, &s.v_landed[v], c / kLongValues & 1, &s.v_full[v]);
     }
   }
@@ -110,7 +110,7 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
 template <class E>
 __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
 #pragma unroll 1
-  for (int c = 0;; ++c) {
+  for (uint32_t c = 0;; ++c) {
     const int lane = lane_here(), i = c % kLongKeys, parity = c / kLongKeys & 1;
     barrier_wait(shared_address(&s.asked[i]), parity);
     if (read_asked(s.asks[i]).rows < 0) break;

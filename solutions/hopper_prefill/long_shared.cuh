@@ -27,6 +27,10 @@ struct Room {
   alignas(16) Scratch scratch;
 };
 
+struct LongHeads {
+  int q, k, v;
+};
+
 // Barriers of a place for keys: it stands in `asks` what comes; gates are where its rows are; keys are there, rows behind the end zeros; decays are; T is; nobody
 // needs keys, T and decays. Of one for queries: they have landed; P is there; nobody needs them. Of one for values: they are there;
 // nobody needs them, and the output is there. Of keys and of values besides: they have landed and rows are to be cleared, or there is
@@ -47,6 +51,7 @@ struct Long {
   Work work[kLongTurns];
   Going going[kLongValues];
   Asked asks[kLongKeys];
+  LongHeads heads[kLongKeys];
 };
 constexpr bool kLongFits = sizeof(Long) <= kMostShared;
 static_assert(kLongFits == (kTerms == 1));
