@@ -128,8 +128,9 @@ __device__ __forceinline__ void weigh_diagonal(float (&weights)[8], const float 
 
 // Block m of row r of Gamma * x. Above a diagonal it may be anything.
 __device__ __forceinline__ void decay_block(float (&x)[8], const Rows& rows, int r, int m, int lane) {
-  const float* const of_row = &rows.log[16 * r + lane / 4];
-  const float* const of_column = &rows.log[16 * m + 2 * (lane % 4)];
+  const unsigned at = lane;
+  const float* const of_row = &rows.log[16 * r + at / 4];
+  const float* const of_column = &rows.log[16 * m + 2 * (at % 4)];
   const float row[2] = {of_row[0], of_row[8]};
   const float2 left = *reinterpret_cast<const float2*>(of_column), right = *reinterpret_cast<const float2*>(of_column + 8);
   const float column[4] = {left.x, left.y, right.x, right.y};

@@ -80,11 +80,20 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   // 32 columns of a product of boxes, by each warpgroup.
   const auto multiply_half = [&](float(&sums)[16], uint32_t a, uint32_t b) {
     wgmma_fence();
+#ifdef LONG_KLOOP
+#pragma unroll 1
+    for (int step = 0; step < 8; ++step) {
+      wgmma_shared<E>(sums, descriptor(a, 0), descriptor(b + wg * (kBoxBytes / 2), 0), step > 0);
+      const uint32_t next = step == 3 ? kBoxBytes - 96 : 32;
+      a += next, b += next;
+    }
+#else
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const int ahead = step / 4 * kBoxBytes + step % 4 * 32;
       wgmma_shared<E>(sums, descriptor(a, ahead), descriptor(b + wg * (kBoxBytes / 2), ahead), step > 0);
     }
+#endif
     wgmma_commit();
   };
   float(&z)[16] = y[1];  // K K^T, then Q K^T, where V' of the last tokens is not yet found

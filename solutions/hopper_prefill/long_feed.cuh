@@ -11,6 +11,7 @@ struct LongFeeder : TurnFeeder {
 
 #ifdef LONG_FEED  // heads once a turn, gates in a loop of few instructions
   LongHeads heads{};
+  int64_t gate = 0;  // of the lane, of the next chunk
 #define LONG_HEAD(kept, found) kept
   // Of a chunk that is not whole too, as many rows as of others: what is behind its end is cleared.
   __device__ __forceinline__ static void load(uint32_t to, const CUtensorMap* whole, const CUtensorMap*, int, int head, int token, uint32_t landing) {
@@ -71,14 +72,16 @@ struct LongFeeder : TurnFeeder {
     }
     __syncwarp();
 #ifdef LONG_FEED
-    uint32_t to = shared_address(&s.keys[i].rows.log[lane_here()]);
-    int64_t at = (static_cast<int64_t>(token) + lane_here()) * p.H + turn.h;
-#pragma unroll 1
-    for (int rest = rows - lane_here(); rest > 0; rest -= 32) {
-      if (p.g != nullptr) copy_number(to, p.g + at);
-      if (p.beta != nullptr) copy_number(to + static_cast<uint32_t>(offsetof(Rows, beta)), p.beta + at);
-      to += 128, at += 32 * p.H;
+    const uint32_t to = shared_address(&s.keys[i].rows.log[lane_here()]);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      if (lane_here() + 32 * e < rows) {
+        const int64_t at = gate + static_cast<int64_t>(e * 32) * p.H;
+        if (p.g != nullptr) copy_number(to + 128 * e, p.g + at);
+        if (p.beta != nullptr) copy_number(to + static_cast<uint32_t>(offsetof(Rows, beta)) + 128 * e, p.beta + at);
+      }
     }
+    gate += static_cast<int64_t>(kChunk) * p.H;
 #else
     for (int t = lane_here(); t < rows; t += 32) {
       const int64_t at = static_cast<int64_t>(token + t) * p.H + turn.h;
@@ -165,6 +168,7 @@ struct LongFeeder : TurnFeeder {
       tell_turn(turn, number);
       if (turn.chunks < 0) break;
 #ifdef LONG_FEED
+      gate = (static_cast<int64_t>(turn.start) + lane_here()) * p.H + turn.h;
       heads = {turn.h / p.q_group, turn.h / p.k_group, turn.h / p.v_group};
 #endif
 #pragma unroll 1

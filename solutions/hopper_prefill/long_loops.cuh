@@ -3,17 +3,53 @@
 #pragma once
 #include "invert.cuh"
 
-// Steps of a substitution, and blocks of P, that a turn of a loop has.
+// Steps of a substitution that a turn of a loop has.
 #ifndef LONG_STEPS
 #define LONG_STEPS 1
-#endif
-#ifndef LONG_P_STEPS
-#define LONG_P_STEPS 1
 #endif
 
 namespace {
 
-constexpr int kSteps = LONG_STEPS, kPSteps = LONG_P_STEPS;
+constexpr int kSteps = LONG_STEPS;
+
+#ifndef __noinline__
+#define __noinline__
+#endif
+#ifdef LONG_CALL
+#define LONG_SHARED __noinline__
+#else
+#define LONG_SHARED __forceinline__
+#endif
+
+// As turned().
+__device__ __forceinline__ uint32_t cross(uint32_t lane) { return (lane / 8 % 2 * 2 + lane / 16) * 128 + lane % 8 * 16; }
+
+// `by` Gamma * x, of blocks one after the other in `from`, whose rows and columns stand in tables, two bits each, to where wgmma
+// reads them: rows one after the other, columns so many blocks apart. One code for P and for what T has below its diagonal.
+template <class E>
+__device__ LONG_SHARED void decay_blocks(const unsigned char* from, const Rows& rows, float by, uint32_t to, uint32_t r_table,
+                                         uint32_t m_table, uint32_t apart) {
+  const uint32_t lane = lane_here();
+  to += cross(lane);
+  from += 16 * lane;
+#pragma unroll 1
+  do {
+    const uint32_t r = r_table & 3, m = m_table & 3;
+    float x[8];
+    read_fragments(x, from, 0);
+    decay_block(x, rows, r, m, lane);
+    if (m == r) {
+      const int below = static_cast<int>(lane / 4) - static_cast<int>(2 * (lane % 4));
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] = e / 4 * 8 + e % 2 - e / 2 % 2 * 8 <= below ? x[e] : 0.f;
+    }
+    uint32_t words[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) words[e] = pack<E>(by * x[2 * e], by * x[2 * e + 1]);
+    stmatrix(to + (r + apart * m) * kBlock, words);
+    from += kFragments, r_table >>= 2, m_table >>= 2;
+  } while (r_table != 0);
+}
 
 // T where keys are not alike, in one term. Of row j of -A on a diagonal column c lies at c + 15 - j, so that what is left of a row
 // under substitution can be moved by one place a step; behind it beta.
@@ -105,57 +141,28 @@ struct LoopInverter {
     __syncwarp();
   }
 
-  // Below it: T_10 = -T_11 G_10 T_00 and T_32, as well, since T_rr has beta in its columns, and A_rm = diag(beta) G_rm; -G between the halves.
+  // Below it: -G between the halves. T_10 = T_11 (-G_10) T_00, and T_32 as well, since T_rr has beta in its columns and
+  // A_rm = diag(beta) G_rm.
   __device__ __forceinline__ void find_below() const {
+    decay_blocks<E>(products, rows, -1.f, shared_address(tile) + 2 * kBlock, 0xfe9, 0x910, 2);  // 1 2 2 3 3 3, 0 0 1 0 1 2
+    __syncwarp();
+    const uint32_t lane = lane_here(), straight = 16 * lane, crossed = cross(lane);
 #pragma unroll 1
-    for (int b = 0; b < 6; ++b) {
-      const int lane = lane_here(), r = 0xfe9 >> 2 * b & 3, m = 0x910 >> 2 * b & 3;  // 1 2 2 3 3 3, 0 0 1 0 1 2
-      float x[8];
-      read_fragments(x, products + b * kFragments, lane);
-      decay_block(x, rows, r, m, lane);
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t at = shared_address(tile) + (half == 0 ? 3 : 9) * kBlock;
+      Terms<E, 1> own, last, below;
+      ldmatrix(below.term[0], at + crossed);
+      ldmatrix_transposed(own.term[0], at - kBlock + straight);
+      ldmatrix(last.term[0], at + (half == 0 ? -2 : 2) * kBlock + crossed);
+      float sums[8] = {}, found[8] = {};
+      multiply_terms<E, 1>(sums, own, below);
+      multiply_terms<E, 1>(found, Terms<E, 1>(sums), last);
       uint32_t words[4];
 #pragma unroll
-      for (int e = 0; e < 4; ++e) words[e] = pack<E>(-x[2 * e], -x[2 * e + 1]);
-      const uint32_t at = shared_address(tile) + (2 + r + 2 * m) * kBlock;  // place_in_triangle(r, m)
-      if (b == 0 || b == 5) {
-        using Block = Terms<E, 1>;
-        Block own, last, below;
-        ldmatrix_transposed(own.term[0], at - kBlock + 16 * lane);
-        ldmatrix(last.term[0], at + (b == 0 ? -2 : 2) * kBlock + turned(lane));
-#pragma unroll
-        for (int e = 0; e < 4; ++e) below.term[0][e] = words[e];
-        float sums[8] = {}, found[8] = {};
-        multiply_terms<E, 1>(sums, own, below);
-        multiply_terms<E, 1>(found, Block(sums), last);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) words[e] = pack<E>(found[2 * e], found[2 * e + 1]);
-        stmatrix_transposed(at + 16 * lane, words);
-      } else {
-        stmatrix(at + turned(lane), words);
-      }
+      for (int e = 0; e < 4; ++e) words[e] = pack<E>(found[2 * e], found[2 * e + 1]);
+      stmatrix_transposed(at + straight, words);
     }
   }
 };
-
-// P of Q K^T, `to` a lane's place.
-template <class E>
-__device__ __forceinline__ void find_p_blocks(const unsigned char* scores, const Rows& rows, float scale, uint32_t to) {
-#pragma unroll kPSteps
-  for (int b = 0; b < 10; ++b) {
-    const int lane = lane_here(), r = 0xffa94 >> 2 * b & 3, m = 0xe4910 >> 2 * b & 3;
-    float x[8];
-    read_fragments(x, scores + b * kFragments, lane);
-    decay_block(x, rows, r, m, lane);
-    if (m == r) {
-      const int below = lane / 4 - 2 * (lane % 4);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) x[e] = e / 4 * 8 + e % 2 - e / 2 % 2 * 8 <= below ? x[e] : 0.f;
-    }
-    uint32_t words[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) words[e] = pack<E>(scale * x[2 * e], scale * x[2 * e + 1]);
-    stmatrix(to + block_of_square(r, m), words);
-  }
-}
 
 }  // namespace

@@ -120,9 +120,11 @@ __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
     GDN_STAMP(2, c, 1);
     const Rows& rows = s.keys[i].rows;
     // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
+#ifndef LONG_LOOPS
     const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
+#endif
 #ifdef LONG_LOOPS
-    find_p_blocks<E>(s.scores, rows, p.scale, to);
+    decay_blocks<E>(s.scores, rows, p.scale, shared_address(s.queries[c % kLongQueries].P), 0xffa94, 0xe4910, 4);
 #else
     float x[2][4][8];
     const auto read = [&](int r) {
