@@ -12,10 +12,7 @@ namespace {
 
 constexpr int kSteps = LONG_STEPS;
 
-#ifndef __noinline__
-#define __noinline__
-#endif
-#ifdef LONG_CALL
+#if defined(LONG_CALL) && defined(__CUDACC__)
 #define LONG_SHARED __noinline__
 #else
 #define LONG_SHARED __forceinline__
