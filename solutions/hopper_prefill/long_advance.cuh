@@ -134,6 +134,41 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(s.multiplied) + 8 * inverter);
   };
+#ifdef LONG_ONE
+  // One product by each warpgroup, in sums of its own: K K^T of chunk c by the first one, Q K^T of chunk c - 1 by the other. Both
+  // wait for what either reads.
+  float own[32];
+  const auto begin_one = [&](uint32_t c) {
+    const uint32_t before = c == 0 ? 0 : c - 1;
+    barrier_wait_unless(k_here, shared_address(s.full) + 8 * (c % kLongKeys), c / kLongKeys & 1);
+    barrier_wait(shared_address(s.q_landed) + 8 * (before % kLongQueries), before / kLongQueries & 1);
+    const uint32_t b = keys_of(wg == 0 ? c : before), a = wg == 0 ? b : queries_of(before);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+      const int ahead = step / 4 * kBoxBytes + step % 4 * 32;
+      wgmma_shared<E>(own, descriptor(a, ahead), descriptor(b, ahead), step > 0);
+    }
+    wgmma_commit();
+  };
+  // For the warp that inverts and for that which finds P: both have been waited for. Chunk 0 comes without queries.
+  const auto write_one = [&](uint32_t c) {
+    const uint32_t inverter = c % kInverters, room = shared_address(s.rooms) + inverter * static_cast<uint32_t>(sizeof(Room));
+    const uint32_t scores = shared_address(s.scores), mine = 16 * lane_here();
+    const uint32_t row = mine + (wg == 0 ? room + fragments_below(warp, 0) : scores + fragments_of(warp, 0));
+    const uint32_t last = mine + (wg == 0 ? room + static_cast<uint32_t>(offsetof(Room, scratch)) + warp * kFragments : scores + fragments_of(warp, warp));
+    const int end = wg == 0 || c > 0 ? warp : -1;
+#pragma unroll
+    for (int m = 0; m < 4; ++m) {
+      const uint32_t at = m == warp ? last : row + m * kFragments;
+      store_four_if(m <= end, at, &own[8 * m]);
+      store_four_if(m <= end, at + 512, &own[8 * m + 4]);
+    }
+    __syncwarp();
+    barrier_arrive_if(leaves(), shared_address(s.multiplied) + 8 * inverter);
+    barrier_arrive_if(leaves() & (c > 0), shared_address(&s.scored));
+  };
+#endif
   const auto wait_decays = [&] { barrier_wait_unless(decays_here, of_keys(s.decayed), keys_parity()); };
   // All looks at once, while products are under way: each takes 60 cycles.
   const auto look_ahead = [&] {
@@ -164,12 +199,21 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_wait<1>();
     settle(x);
     if constexpr (!is_first) {
+#ifdef LONG_ONE
+      settle(own);
+      barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());
+      barrier_wait(of_queries(s.found), queries_parity());
+      write_one(n + kAhead);
+#else
       settle(z);
       barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());  // and so the warp has done with its products
       write_products(n + kAhead);
+#endif
     }
+#ifndef LONG_ONE
     p_here = barrier_test(of_queries(s.found), queries_parity());
     begin_scores(n + 1);
+#endif
     GDN_STAMP(wg, n, 3);
     const auto gamma = [&](int k) { return load_four(keys() + kFromStart + of_column + 64 * k); };
 #pragma unroll
@@ -178,9 +222,17 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       subtract_read_of<E>(bits[k], &x[8 * k], gamma(k));
     }
     GDN_STAMP(wg, n, 4);
+#ifdef LONG_ONE
+    wgmma_wait<0>();
+#else
     wgmma_wait<1>();  // S Q^T is there long since: the registers of its left operand are wanted
+#endif
     settle(o);
     keep(state_bits);
+#ifdef LONG_ONE
+    __syncwarp();
+    barrier_arrive_if(leaves(), of_queries(s.q_empty));
+#endif
     // V' of the first 32 tokens, then of the others, less what those have written (invert.cuh).
     wgmma_fence();
     multiply_lower_low<E>(y[0], bits, keys() + kTile);
@@ -193,18 +245,24 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     settle(added);
     wgmma_wait<0>();
     settle(y[0]);
+#ifndef LONG_ONE
     settle(z);
+#endif
     keep(bits);
 #pragma unroll
     for (int k = 0; k < 2; ++k) pack_tokens<E>(bits[k], &y[0][8 * k]);
     wgmma_fence();
     multiply_below<E>(added, bits, keys() + kTile);
     wgmma_commit();
+#ifdef LONG_ONE
+    if constexpr (is_first) barrier_wait(of_queries(s.found), queries_parity());
+#else
     // Meanwhile. The upper half of V' waits for Q K^T, whose sums are where it will be.
     __syncwarp();
     barrier_arrive_if(leaves(), of_queries(s.q_empty));
     barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
     write_scores();
+#endif
     wgmma_wait<0>();
     settle(added);
     keep(bits);
@@ -278,7 +336,11 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     keep(bits);
     GDN_STAMP(wg, n, 9);
     store_output<E>(o, v_of_this);
+#ifdef LONG_ONE
+    if constexpr (!is_last) begin_one(n + kAhead);
+#else
     if constexpr (!is_last) begin_products(n + kAhead);
+#endif
     // O^T is where v was, of which this warp has read the same channels. From there it goes to memory (short_feed.cuh); where
     // the chunk is not whole, from here.
     if constexpr (is_last) {
@@ -306,6 +368,17 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       // While the state comes.
 #pragma unroll 1
       for (uint32_t c = n == 0 ? 0 : n + kAhead; c <= n + kAhead; ++c) {
+#ifdef LONG_ONE
+        begin_one(c);
+        wgmma_wait<0>();
+        settle(own);
+        if (c >= kInverters) {
+          barrier_wait(shared_address(s.inverted) + 8 * ((c - kInverters) % kLongKeys), (c - kInverters) / kLongKeys & 1);
+          barrier_wait(shared_address(s.found) + 8 * ((c - 2) % kLongQueries), (c - 2) / kLongQueries & 1);
+        }
+        write_one(c);
+      }
+#else
         begin_products(c);
         wgmma_wait<0>();
         settle(z);
@@ -318,6 +391,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
         settle(z);
         write_scores();
       }
+#endif
       wait_decays();
       pack_state(0), pack_state(1);
       load_all();
