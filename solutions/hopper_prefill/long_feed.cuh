@@ -10,7 +10,8 @@ struct LongFeeder : TurnFeeder {
   uint32_t asked = 0, rest = 0;  // chunks of which keys were asked for, of all turns; and of which all was
 
 #ifdef LONG_FEED  // heads once a turn, gates in a loop of few instructions
-  LongHeads heads{};
+  LongHeads heads{}, last_heads{};  // of this turn, and of the chunk before, of which keys have been asked for and no more
+  Asked last{};
   int64_t gate = 0;  // of the lane, of the next chunk
 #define LONG_HEAD(kept, found) kept
   // Of a chunk that is not whole too, as many rows as of others: what is behind its end is cleared.
@@ -59,9 +60,10 @@ struct LongFeeder : TurnFeeder {
     __syncwarp();
     GDN_STAMP(2, c, 1);
     if (lane_here() == 0) {
-      s.asks[i] = {token, rows, turn.h};
 #ifdef LONG_FEED
-      s.heads[i] = heads;
+      s.asks[i].rows = rows;  // nobody looks at the rest
+#else
+      s.asks[i] = {token, rows, turn.h};
 #endif
       barrier_arrive(shared_address(&s.asked[i]));
       // Where rows are to be cleared, somebody else says that they are there.
@@ -92,6 +94,9 @@ struct LongFeeder : TurnFeeder {
     arrive_copied(shared_address(&s.gated[i]));
     __syncwarp();
     ask_rest_of(c);
+#ifdef LONG_FEED
+    last = {token, rows, turn.h}, last_heads = heads;
+#endif
   }
   // Of chunks before c.
   __device__ __forceinline__ void ask_rest_of(uint32_t c) {
@@ -100,8 +105,8 @@ struct LongFeeder : TurnFeeder {
 
   // The output of chunk c, once it is there.
   __device__ __forceinline__ void let_out(uint32_t c) const {
-    const uint32_t i = c % kLongValues;
-    wait(s.empty, c);
+    const uint32_t i = c % kLongValues, parity = c / kLongValues & 1;
+    barrier_wait(shared_address(&s.empty[i]), parity);
     if (lane_here() == 0) {
       fence_async();  // what others have written there is read by TMA, or written over by it
       const auto [token, h] = s.going[i];
@@ -114,7 +119,11 @@ struct LongFeeder : TurnFeeder {
   __device__ __forceinline__ void ask_rest(uint32_t c) const {
     if (c >= kLongValues) let_out(c - kLongValues);
     GDN_STAMP(2, c, 2);
+#ifdef LONG_FEED
+    const Asked& ask = last;
+#else
     const Asked& ask = s.asks[c % kLongKeys];
+#endif
     const int token = ask.first, rows = ask.rows, h = ask.h;
     const uint32_t v = c % kLongValues, q = c % kLongQueries;
     if (lane_here() == 0) {
@@ -123,7 +132,7 @@ struct LongFeeder : TurnFeeder {
       stored_read();  // the output that was there
       s.going[v] = {rows == kChunk ? token : -1, h};
       barrier_expect(landing, bytes_of(rows));
-      load(shared_address(s.values[v]), &maps.v, parts.v, rows, LONG_HEAD(s.heads[c % kLongKeys].v, h / p.v_group), token, landing);
+      load(shared_address(s.values[v]), &maps.v, parts.v, rows, LONG_HEAD(last_heads.v, h / p.v_group), token, landing);
     }
     __syncwarp();
     if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);
@@ -131,7 +140,7 @@ struct LongFeeder : TurnFeeder {
     if (lane_here() == 0) {
       const uint32_t landing = shared_address(&s.q_landed[q]);
       barrier_expect(landing, bytes_of(rows));
-      load(shared_address(s.queries[q].q), &maps.q, parts.q, rows, LONG_HEAD(s.heads[c % kLongKeys].q, h / p.q_group), token, landing);
+      load(shared_address(s.queries[q].q), &maps.q, parts.q, rows, LONG_HEAD(last_heads.q, h / p.q_group), token, landing);
     }
     __syncwarp();
   }

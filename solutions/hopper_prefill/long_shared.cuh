@@ -51,7 +51,6 @@ struct Long {
   Work work[kLongTurns];
   Going going[kLongValues];
   Asked asks[kLongKeys];
-  LongHeads heads[kLongKeys];
 };
 constexpr bool kLongFits = sizeof(Long) <= kMostShared;
 static_assert(kLongFits == (kTerms == 1));
