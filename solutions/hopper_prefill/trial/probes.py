@@ -1,6 +1,6 @@
 """What slows those who advance. Builds `p_NAME.so` of this form, clocks of `c_NAME.so`, today's choice from `new.so`.
 
-    PYTHONPATH=benchmarks:tools:solutions/hopper_prefill/trial python .../trial/probes.py FOLDER "ROW,ROW"
+PYTHONPATH=benchmarks:tools:solutions/hopper_prefill/trial python .../trial/probes.py FOLDER "ROW,ROW"
 """
 
 import os
