@@ -135,11 +135,10 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     barrier_arrive_if(leaves(), shared_address(s.multiplied) + 8 * inverter);
   };
 #ifdef LONG_ONE
-  // One product by each warpgroup, in sums of its own: K K^T of chunk c by the first one, Q K^T of chunk c - 1 by the other. Both
+  // One product by each warpgroup, in sums of its own: K K^T of chunk c by the first one, Q K^T of the chunk before by the other. Both
   // wait for what either reads.
   float own[32];
-  const auto begin_one = [&](uint32_t c) {
-    const uint32_t before = c == 0 ? 0 : c - 1;
+  const auto begin_one = [&](uint32_t c, uint32_t before) {
     barrier_wait_unless(k_here, shared_address(s.full) + 8 * (c % kLongKeys), c / kLongKeys & 1);
     barrier_wait(shared_address(s.q_landed) + 8 * (before % kLongQueries), before / kLongQueries & 1);
     const uint32_t b = keys_of(wg == 0 ? c : before), a = wg == 0 ? b : queries_of(before);
@@ -152,12 +151,12 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_commit();
   };
   // For the warp that inverts and for that which finds P: both have been waited for. Chunk 0 comes without queries.
-  const auto write_one = [&](uint32_t c) {
+  const auto write_one = [&](uint32_t c, bool with_queries) {
     const uint32_t inverter = c % kInverters, room = shared_address(s.rooms) + inverter * static_cast<uint32_t>(sizeof(Room));
     const uint32_t scores = shared_address(s.scores), mine = 16 * lane_here();
     const uint32_t row = mine + (wg == 0 ? room + fragments_below(warp, 0) : scores + fragments_of(warp, 0));
     const uint32_t last = mine + (wg == 0 ? room + static_cast<uint32_t>(offsetof(Room, scratch)) + warp * kFragments : scores + fragments_of(warp, warp));
-    const int end = wg == 0 || c > 0 ? warp : -1;
+    const int end = wg == 0 || with_queries ? warp : -1;
 #pragma unroll
     for (int m = 0; m < 4; ++m) {
       const uint32_t at = m == warp ? last : row + m * kFragments;
@@ -166,7 +165,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     }
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(s.multiplied) + 8 * inverter);
-    barrier_arrive_if(leaves() & (c > 0), shared_address(&s.scored));
+    barrier_arrive_if(leaves() & with_queries, shared_address(&s.scored));
   };
 #endif
   const auto wait_decays = [&] { barrier_wait_unless(decays_here, of_keys(s.decayed), keys_parity()); };
@@ -203,7 +202,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       settle(own);
       barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());
       barrier_wait(of_queries(s.found), queries_parity());
-      write_one(n + kAhead);
+      write_one(n + kAhead, true);
 #else
       settle(z);
       barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());  // and so the warp has done with its products
@@ -337,7 +336,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     GDN_STAMP(wg, n, 9);
     store_output<E>(o, v_of_this);
 #ifdef LONG_ONE
-    if constexpr (!is_last) begin_one(n + kAhead);
+    if constexpr (!is_last) begin_one(n + kAhead, n + kAhead - 1);
 #else
     if constexpr (!is_last) begin_products(n + kAhead);
 #endif
@@ -369,14 +368,14 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
 #pragma unroll 1
       for (uint32_t c = n == 0 ? 0 : n + kAhead; c <= n + kAhead; ++c) {
 #ifdef LONG_ONE
-        begin_one(c);
+        begin_one(c, c == 0 ? 0 : c - 1);
         wgmma_wait<0>();
         settle(own);
         if (c >= kInverters) {
           barrier_wait(shared_address(s.inverted) + 8 * ((c - kInverters) % kLongKeys), (c - kInverters) / kLongKeys & 1);
           barrier_wait(shared_address(s.found) + 8 * ((c - 2) % kLongQueries), (c - 2) / kLongQueries & 1);
         }
-        write_one(c);
+        write_one(c, c > 0);
       }
 #else
         begin_products(c);

@@ -22,3 +22,15 @@ alone p_loop -DLONG_PROBE=1
 alone p_line -DLONG_PROBE=2
 alone p_mma -DLONG_PROBE=3
 alone c_t -DGDN_CLOCKS
+# With less code: code_rows.py. LONG_LOOPS: T, P and decays in loops; LONG_CALL: T and P share one; LONG_STEPS: of a substitution in a
+# turn; LONG_FEED: the warp that feeds; LONG_KEPT: places found once a chunk, where the state is advanced; LONG_ONE: K K^T by one
+# warpgroup and Q K^T by the other.
+loops="-DLONG_LOOPS -DLONG_CALL" advance="-DLONG_FEED -DLONG_KEPT" one="-DLONG_ONE -DLONG_ADV=224 -DLONG_PREP=56"
+alone v_halves
+alone v_loops $loops
+alone v_loops2 $loops -DLONG_STEPS=2
+alone v_adv $advance
+alone v_both $loops $advance
+alone v_one $loops $advance $one
+alone v_one2 $loops $advance $one -DLONG_STEPS=2
+alone v_one_no_t $loops $advance $one -DLONG_NO_T
