@@ -74,8 +74,10 @@ def from_traces(known: Iterable[Solution]) -> Iterator[Found]:
         for file in sorted(solution.traces.glob("*.jsonl")):
             for trace in load_traces(file, print):
                 if trace.batch_invariant is not None or trace.pieces is not None:
-                    answer = Found(solution.name, trace.device, trace.definition, trace.batch_invariant, trace.pieces)
-                    yield replace(answer, source_hash=trace.source_hash)
+                    yield Found(
+                        solution.name, trace.device, trace.definition, trace.batch_invariant, trace.pieces,
+                        source_hash=trace.source_hash,
+                    )  # fmt: skip
 
 
 def of_present_sources(found: Iterable[Found], known: Iterable[Solution]) -> Iterator[Found]:
@@ -88,11 +90,13 @@ def of_present_sources(found: Iterable[Found], known: Iterable[Solution]) -> Ite
 def with_age(found: Iterable[Found], known: Iterable[Solution]) -> list[Found]:
     """Marks answers about sources that have changed since, or leaves them out where the present ones have an answer."""
     hashes = {solution.name: solution.source_hash for solution in known}
-    found = list(found)
-    new = [one for one in found if one.ran and one.source_hash == hashes.get(one.solution)]
-    answered = {(one.solution, one.device, one.definition) for one in new}
-    rest = [one for one in found if one not in new and (one.solution, one.device, one.definition) not in answered]
-    return new + [replace(one, device=f"{one.device}{EARLIER}") if one.ran else one for one in rest]
+    new: dict[tuple[str, str, str], Found] = {}
+    rest: dict[tuple[str, str, str], Found] = {}
+    for one in found:
+        present = one.ran and one.source_hash == hashes.get(one.solution)
+        (new if present else rest)[one.solution, one.device, one.definition] = one
+    old = [one for key, one in rest.items() if key not in new]
+    return [*new.values(), *(replace(one, device=f"{one.device}{EARLIER}") if one.ran else one for one in old)]
 
 
 def saved(file: Path) -> list[Found]:

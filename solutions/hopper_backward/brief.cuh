@@ -246,22 +246,13 @@ __device__ __forceinline__ void find_brief_gradients(const Problem& p, BriefShar
   const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes, k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
   add_states<E>(dQ, dK, of, s.decays, p.scale, s.sums, q, k, wg, warp, lane);
   float products[32];
-  wgmma_fence();
-  multiply_rows<E, kHeadSize / 16>(products, wg == 0 ? all_q : all_k, all_k, false);
-  wgmma_commit();
-  wgmma_wait<0>();
-  settle(products);
+  multiply_tokens<E>(products, wg == 0 ? all_q : all_k, all_k);
   const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
   const int at_warp = warp_here();
   find_between<E>(of.between, products, s.decays, p.scale, s.sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, lane_here());
   fence_async();
   __syncthreads();
-  wgmma_fence();
-  multiply_boxes<E>(dQ, scores, k, true);
-  multiply_turned<E>(dK, scores, q, true);
-  multiply_boxes<E>(dK, keys, k, true);
-  multiply_turned<E>(dK, keys, k, true);
-  wgmma_commit();
+  multiply_matrices<E>(dQ, dK, scores, keys, q, k);
   if (at_warp == 0) {
     write_gates(p, s.sums, s.decays, s.of_states, p.dht != nullptr ? s.of_end[0] : nullptr, false, task.first, task.valid, h, lane_here());
   } else if (at_warp == 4) {

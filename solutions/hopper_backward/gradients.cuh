@@ -202,6 +202,27 @@ struct Turn {
 };
 constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks, kOfBetas = kOfHead + 1;
 
+// Q K^T, or K K^T.
+template <class E>
+__device__ __forceinline__ void multiply_tokens(float (&products)[32], uint32_t left, uint32_t k) {
+  wgmma_fence();
+  multiply_rows<E, kHeadSize / 16>(products, left, k, false);
+  wgmma_commit();
+  wgmma_wait<0>();
+  settle(products);
+}
+
+// What the matrices between tokens add to half of the channels; under way when it returns.
+template <class E>
+__device__ __forceinline__ void multiply_matrices(float (&dQ)[32], float (&dK)[32], uint32_t scores, uint32_t keys, uint32_t q, uint32_t k) {
+  wgmma_fence();
+  multiply_boxes<E>(dQ, scores, k, true);
+  multiply_turned<E>(dK, scores, q, true);
+  multiply_boxes<E>(dK, keys, k, true);
+  multiply_turned<E>(dK, keys, k, true);
+  wgmma_commit();
+}
+
 // The warp of those that multiply, found anew: nothing that follows from it is kept over products.
 __device__ __forceinline__ int warp_here() { return __shfl_sync(kAllLanes, threadIdx.x / 32, 0); }
 
@@ -246,11 +267,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     }
     add_states<E>(dQ, dK, of, d, p.scale, sums, q, k, wg, warp, lane);
     float products[32];
-    wgmma_fence();
-    multiply_rows<E, kHeadSize / 16>(products, wg == 0 ? all_q : all_k, all_k, false);
-    wgmma_commit();
-    wgmma_wait<0>();
-    settle(products);
+    multiply_tokens<E>(products, wg == 0 ? all_q : all_k, all_k);
     const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = lane_here();  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
@@ -258,12 +275,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     find_between<E>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
-    wgmma_fence();
-    multiply_boxes<E>(dQ, scores, k, true);
-    multiply_turned<E>(dK, scores, q, true);
-    multiply_boxes<E>(dK, keys, k, true);
-    multiply_turned<E>(dK, keys, k, true);
-    wgmma_commit();
+    multiply_matrices<E>(dQ, dK, scores, keys, q, k);
     if (at_warp == 0) {
       const float* const of_states = task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through;
       const float* const exact_end = task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr;

@@ -84,7 +84,7 @@ def test_no_figure_depends_on_an_order_of_summation() -> None:
             assert torch.equal(got, torch.as_tensor(want))
 
 
-def test_strict_figures_add_terms_that_cancel_in_one_order() -> None:
+def test_strict_figures_add_terms_that_cancel_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """In any other order a few of these ones survive. Frozen figures differed by half between two processors."""
     a = torch.ones(1, 64)
     a[0, 0], a[0, -1] = 2.0**53, -(2.0**53)
@@ -99,6 +99,10 @@ def test_strict_figures_add_terms_that_cancel_in_one_order() -> None:
 
     for _, (found,) in products.rounded_products(solved, {"lower": lower, "right": right}, strict=True):
         assert found[-1, 0] == 0
+    monkeypatch.setattr(in_order, "product", lambda a, b: torch.full((1, 2), 7.0, dtype=torch.float64))
+    for strict in (True, False):
+        for _, (found,) in products.rounded_products(lambda a, b: a @ b, {"a": a, "b": torch.ones(64, 2)}, strict):
+            assert bool((found == 7).all()) == strict
 
 
 def test_products_of_a_chunk_of_one_token_are_rounded_as_those_of_others() -> None:

@@ -20,7 +20,7 @@ from gdnspec.bench.returned import Opened
 from gdnspec.bench.ring_layout import Layout
 from gdnspec.bench.spot_checks import Left, Samples, Scattered
 from gdnspec.check.call import Content, description, number, poison
-from gdnspec.check.excerpt import far_apart
+from gdnspec.check.excerpt import strayed
 from gdnspec.check.junk import with_junk
 from gdnspec.check.plan import Job
 from gdnspec.check.second import Judge, by_place
@@ -251,9 +251,7 @@ class Ring:
             outputs, written_to = self._of_call(i)
             failed = next((verdict for verdict in judge(outputs) if verdict.status != "PASSED"), written_to)
             if failed is None and self.job.workload.judged is not None:
-                models = [model for model in self.definition.judged if model.name in outputs]
-                apart = (far_apart(model, outputs[model.name], self._first[model.name]) for model in models)
-                failed = next((verdict for verdict in apart if verdict is not None), None)
+                failed = strayed(self.definition, outputs, self._first)
             if failed is not None:
                 return Verdict(failed.status, f"in call {i} of a timed window: {failed.message}", failed.errors)
             if deterministic:

@@ -169,7 +169,14 @@ def unfinished(definition: Definition, outputs: Mapping[str, Tensor]) -> Verdict
 GROSS = 0.25
 
 
-def far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
+def strayed(definition: Definition, outputs: Mapping[str, Tensor], first: Mapping[str, Tensor]) -> Verdict | None:
+    """A verdict if an output of a call is far apart from that of the first call, with which it must agree."""
+    judged = [model for model in definition.judged if model.name in outputs]
+    apart = (_far_apart(model, outputs[model.name], first[model.name]) for model in judged)
+    return next((verdict for verdict in apart if verdict is not None), None)
+
+
+def _far_apart(model: TensorModel, a: Tensor, b: Tensor) -> Verdict | None:
     """A verdict if two calls that must agree differ by more than rounding could explain: by a quarter of a vector
     (along the last dimension) and of the average vector. It compares every element, even outside the sample."""
     first = 0

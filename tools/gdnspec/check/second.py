@@ -14,7 +14,7 @@ from torch import Tensor
 from gdnspec.catalog.functions import Functions
 from gdnspec.catalog.solutions import Solution
 from gdnspec.check.call import Session, same_bits
-from gdnspec.check.excerpt import far_apart
+from gdnspec.check.excerpt import strayed
 from gdnspec.check.plan import Job
 from gdnspec.check.symmetry import Transformation, apply_all, draw, same_values, taken_back
 from gdnspec.model.definition import Definition
@@ -84,9 +84,7 @@ class SecondCall:
         if failed is not None:
             return Verdict(failed.status, f"{self.what}: {failed.message}", failed.errors)
         if self.job.workload.judged is not None:
-            models = {model.name: model for model in self.job.found.definition.judged}
-            apart = (far_apart(models[name], outputs[name], first[name]) for name in differing)
-            wrong = next((verdict for verdict in apart if verdict is not None), None)
+            wrong = strayed(self.job.found.definition, {name: outputs[name] for name in differing}, first)
             if wrong is not None:
                 return Verdict(wrong.status, f"{self.what}: {wrong.message}")
         if not (self._exact and self.job.solution.manifest.deterministic):

@@ -89,8 +89,10 @@ def device_of(name: str | None) -> str:
         raise SpecError(f"--device: nothing was measured on {name!r} ({nearest(name, known)})")
     if name is None and mine is None and not measured:
         raise SpecError(f"--device: choose one of {', '.join(sorted(known))}")
-    if name is not None or mine is not None:
-        return name or slug(mine or "")
+    if name is not None:
+        return name
+    if mine is not None:
+        return slug(mine)
     timed = Counter(file.stem for file in files if _has_times(file))
     return max(sorted(measured), key=timed.__getitem__)
 

@@ -5,6 +5,7 @@ order in which a library sums, and so on the processor. Rounded to float32, one 
 its last bit. A strict emulator's error was twice as large on one processor as on another.
 """
 
+import torch
 from torch import Tensor
 
 
@@ -18,8 +19,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 def solve_unit_lower(A: Tensor, right: Tensor) -> Tensor:
     """X with (I + strict_lower(A)) X = right, row by row from above. `A`: [.., n, n], `right`: [.., n, m]."""
-    shape = [*A.shape[:-2], *right.shape[-2:]] if A.dim() > right.dim() else right.shape
-    found = right.expand(shape).clone()
+    found = torch.zeros_like(A[..., :1]) + right  # a new tensor, with the leading dimensions of both
     for row in range(A.shape[-1] - 1):
         found[..., row + 1 :, :] -= A[..., row + 1 :, row, None] * found[..., row, None, :]
     return found

@@ -108,10 +108,8 @@ class _Rounded(TorchFunctionMode):
         product = function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2])
         if product and args[1].shape[-1] >= self.columns:
             a, b = (_rounded(x, self.multiple, self.terms).double() for x in args[:2])
-            multiply = (
-                in_order.product if self.terms > 1 else torch.matmul
-            )  # one term has errors beside which it is nothing
-            return multiply(a, b).float()
+            # Beside the errors of one term an order of summation is nothing.
+            return (in_order.product(a, b) if self.terms > 1 else torch.matmul(a, b)).float()
         if getattr(function, "__name__", "") in ROUNDED_BY_NOBODY:
             return _in_float64(function, args, kwargs or {})
         return function(*args, **(kwargs or {}))
