@@ -139,6 +139,7 @@ def main() -> int:
                 continue
             call(job, folder, build)
             done += 1
+            print(job.workload.name, file=sys.stderr, flush=True)  # what a run that is cut short has seen
     print(
         f"{options.solution}: {done} workloads called, {left_out} left out (unsupported, or over {options.gib:g} GiB)"
     )
