@@ -127,6 +127,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   if (how.stays) {
     p.queue = reinterpret_cast<int*>(p.transfer + size.states);
     p.stays = static_cast<int>(std::min<int64_t>(multiprocessors, N * H));
+    if (how.ahead && N * H <= multiprocessors) p.queue = nullptr;  // nobody takes a second one
   }
 #ifdef GDN_CLOCKS
   p.clocks = clocks_to;
@@ -137,6 +138,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
     if constexpr (kShortFits) {
+      if (how.ahead) return launch_long<E>(p, maps, stream);
       if (how.prepares) return launch_short<E>(p, maps, short_boxes(q, k, v, p), stream);
     }
     if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);

@@ -7,8 +7,8 @@
 #include "choose.cuh"
 #include "device.cuh"
 #include "join.cuh"
+#include "long_shared.cuh"
 #include "queue.cuh"
-#include "short_shared.cuh"
 
 namespace {
 
@@ -20,7 +20,8 @@ struct Cut {
   int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
   bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
-  bool prepares = false;  // .. and prepare their chunks themselves
+  bool prepares = false;  // .. and prepare their chunks themselves ..
+  bool ahead = false;     // .. the next one's first product under way: of long sequences
   bool decides() const { return most + whole > 0; }
 };
 

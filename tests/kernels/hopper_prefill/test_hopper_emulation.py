@@ -20,8 +20,9 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 # cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut; cases without
 # checkpoints, one block or three that stay.
 RUNS_OF_TILES = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
-# All cases in three blocks that prepare their own chunks, and those without checkpoints in one.
-RUNS = RUNS_OF_TILES + 11 + 5
+# All cases in three blocks that prepare their own chunks, and those without checkpoints in one; the same of the form
+# for long sequences, and some in as many blocks as there are (sequence, head).
+RUNS = RUNS_OF_TILES + 11 + 5 + 23
 # Heads of 64 have one slice.
 RUNS_OF_64 = 10 * 2 + 5 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"

@@ -77,6 +77,11 @@ inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrie
   bytes_copies.push_back({to, static_cast<const std::byte*>(from), bytes, barrier});
 }
 
+// Nothing that a result depends on.
+inline void prefetch_bytes(const void* from, int bytes) {
+  require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "prefetch_bytes: misaligned");
+}
+
 // `map` is of 32-bit numbers here, 128 a row.
 inline void load_state_boxes(uint32_t to, const CUtensorMap* map, int row, uint32_t barrier) {
   require(to % 1024 == 0, "load_state_boxes: misaligned");

@@ -5,11 +5,11 @@
 #include "launch.h"
 #include "prefill.cuh"
 #include "recurrence.h"
-#include "short.cuh"
+#include "long.cuh"
 #include "stay.cuh"
 
 // SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error; SHORT_ALONE runs nothing but blocks
-// that prepare their own chunks.
+// that prepare their own chunks, LONG_ALONE nothing but those for long sequences.
 #ifndef SEED
 #define SEED 1
 #endif
@@ -21,7 +21,7 @@ namespace {
 // than so many, or of the (sequence, head) behind so many; or how many blocks stay, and whether they prepare their own chunks.
 struct Cut {
   int slices, first, length, multiprocessors = 0, most = 0, whole = 0, stays = 0;
-  bool prepares = false;
+  bool prepares = false, ahead = false;
   bool decides() const { return multiprocessors != 0; }
 };
 
@@ -65,6 +65,19 @@ void launch_all(Problem p, const Maps& maps) {
          [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
 }
 
+void launch_order(const Problem& p) {
+  launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
+}
+
+template <class E>
+void launch_long(const Problem& p, const Maps& maps) {
+  if constexpr (kLongFits && kSize == kStaySize) {
+    const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
+    if (p.queue != nullptr) launch_order(p);
+    launch(blocks, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, maps); });
+  }
+}
+
 template <class E>
 void launch_short(const Problem& p, const Maps& maps) {
   if constexpr (kShortFits && kSize == kStaySize) {
@@ -74,8 +87,8 @@ void launch_short(const Problem& p, const Maps& maps) {
     }
     parts.states = maps.states;
     parts.states.rows = p.k_first ? kStaySize : kSlice, parts.states.halves = p.k_first ? 2 : 4;
-    launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
     const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
+    launch_order(p);
     launch(blocks, kShortThreads, sizeof(Short), [&] { gdn_short_kernel<E>(p, maps, parts); });
   }
 }
@@ -109,7 +122,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.tile_bytes = tile_bytes(!finds_p(cut.slices));
   Guarded<int> queue(queue_size(p.N));
-  p.queue = queue.data();
+  p.queue = cut.ahead && p.stays >= p.N * p.H ? nullptr : queue.data();  // each block has one, as in call.cuh
   p.before = before.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
@@ -123,6 +136,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   const auto launched_typed = [&]<class E> {
     constexpr int kMost = kSize / kSlice;
+    if (cut.ahead) return launched(launch_long<E>);
     if (cut.prepares) return launched(launch_short<E>);
     if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, kMost, true>);
     launched(cut.slices == 1 ? launch_all<E, 1, false> : launch_all<E, kMost, false>);
@@ -184,7 +198,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
-                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.prepares ? " blocks prepare" : " blocks stay")
+                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.ahead ? " blocks prepare ahead" : cut.prepares ? " blocks prepare" : " blocks stay")
                              : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
@@ -237,7 +251,7 @@ int main(int count, char** arguments) {
       if (!right) std::_Exit(1);
 #endif
     };
-#ifndef SHORT_ALONE
+#if !defined(SHORT_ALONE) && !defined(LONG_ALONE)
     for (int slices = 1; slices <= kSize / kSlice; ++slices) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
                              Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
@@ -256,7 +270,15 @@ int main(int count, char** arguments) {
     bare.checkpoint_every = 0, of_states.checkpoints.clear();
     for (const int blocks : {1, 3}) {
       if (blocks == 1 && c.checkpoint_every != 0) continue;  // every case once, some twice
+#ifndef LONG_ALONE
       run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true});
+#endif
+    }
+    // In fewer blocks than there are (sequence, head), and in as many.
+    for (const int blocks : {1, 3, bare.sequences() * bare.heads()}) {
+      if (blocks == 1 && c.checkpoint_every != 0) continue;
+      if (blocks > 8) continue;
+      run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true, .ahead = true});
     }
   }
   return right ? 0 : 1;
