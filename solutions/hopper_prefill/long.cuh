@@ -2,14 +2,14 @@
 // to memory, and k comes once. As in advance.cuh a chunk's first product is under way before the output of the one before is written.
 // One block on each multiprocessor. The states come from L2, into which they are asked for ahead.
 //
-//   feed, 1 warp           invert, 2 warps in turns     find P, 1 warp               advance, a warpgroup per slice
-//   asks for k ───────────> zeros behind the end ─ full ────────────────────────────> K K^T of chunk c + 2, Q K^T of c + 1
-//    │ and for gates ──────────────────────────────────> decays of chunk c + 2 ─────>  │ multiplied            │ scored
-//    │                      T of chunk c + 2 <─────────────────────────────────────────┘                       │
-//    │                       └ inverted ─────────────────────────────────────────────> X, V', S                │
-//    │                                                   P of chunk c + 1 <────────────────────────────────────┘
-//   asks for v and q ──────> zeros behind v's end        └ found ────────────────────> V' P^T
-//   takes the output <──────────────────────────────────────────────────────────────── O is in v's place: empty
+//   feed, 1 warp           invert, 2 warps in turns     find P, 1 warp        advance, a warpgroup per slice
+//   asks for k ───────────> zeros behind the end ─ full ─────────────────────> K K^T of chunk c + 2, Q K^T of c + 1
+//    │ and for gates ─────> decays ─ decayed ───────────────────────────────>   │ multiplied           │ scored
+//    │                      T of chunk c + 2 <──────────────────────────────────┘                      │
+//    │                       └ inverted ──────────────────────────────────────> X, V', S               │
+//    │                                                   P of chunk c + 1 <────────────────────────────┘
+//   asks for v and q ─────> zeros behind v's end          └ found ────────────> V' P^T
+//   takes the output <──────────────────────────────────────────────────────── O is in v's place: empty
 //
 // What all these warps run through in a chunk has to be little code: it does not fit into the caches for instructions, and where it
 // is fetched anew in each chunk a warp takes 8 to 9 cycles per instruction (LOG.md, "one kernel, T in halves").

@@ -63,12 +63,11 @@ struct LongFeeder : TurnFeeder {
     if (number >= kBefore) wait(s.taken, number - kBefore);
     if (lane_here() == 0) {
       Work& work = s.work[number % kLongTurns];
-      const int64_t state = (static_cast<int64_t>(turn.n) * p.H + turn.h) * kStaySize * kStaySize;
-      work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
-      work.identity = false;
-      work.from = p.initial_state == nullptr ? nullptr : p.initial_state + state;
-      work.to = p.final_state + state;
-      if (turn.chunks >= 0 && work.from != nullptr) prefetch_bytes(work.from, kStaySize * kStaySize * 4);
+      constexpr int kState = kStaySize * kStaySize;
+      work.n = turn.n, work.h = turn.h, work.chunks = turn.chunks, work.start = turn.start, work.end = turn.end;
+      if (turn.chunks >= 0 && p.initial_state != nullptr) {
+        prefetch_bytes(p.initial_state + (static_cast<int64_t>(turn.n) * p.H + turn.h) * kState, kState * 4);
+      }
       barrier_arrive(shared_address(&s.told[number % kLongTurns]));
     }
     __syncwarp();

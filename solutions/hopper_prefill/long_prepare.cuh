@@ -1,5 +1,5 @@
-// Of a block that prepares the chunks of long sequences itself: warps that find T, each of every second chunk; and one that finds
-// decays and makes P of Q K^T.
+// Of a block that prepares the chunks of long sequences itself: warps that find decays and T, each of every second chunk; and one
+// that makes P of Q K^T.
 #pragma once
 #include "long_shared.cuh"
 #include "short_prepare.cuh"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void settle_gates(const Problem& p, int valid, Rows& 
   __syncwarp();
 }
 
-// By a warp: T.
+// By a warp: decays and T.
 template <class E>
 __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp) {
   const auto clear = [](const unsigned char* boxes, int rows, uint64_t& landed, int parity, uint64_t& full) {
@@ -39,11 +39,16 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     const auto i = [&] { return static_cast<uint32_t>(anew(c)) % kLongKeys; };  // found again, as what depends on it is, and not kept
     const int parity = c / kLongKeys & 1;
     barrier_wait(shared_address(&s.asked[i()]), parity);
-    if (const int rows = rows_of(i()); rows < kChunk) {
-      if (rows < 0) break;
-      clear(s.keys[i()].k, rows, s.k_landed[i()], parity, s.full[i()]);
+    const int valid = rows_of(i());
+    if (valid < 0) break;
+    {
+      auto& keys = s.keys[i()];
+      barrier_wait(shared_address(&s.gated[i()]), parity);
+      settle_gates(p, valid, keys.rows, lane_here());
+      find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here(), keys.inverse);
     }
-    barrier_wait(shared_address(&s.decayed[i()]), parity);
+    say(s.decayed[i()]);
+    if (valid < kChunk) clear(s.keys[i()].k, valid, s.k_landed[i()], parity, s.full[i()]);
     barrier_wait(shared_address(&s.multiplied[warp]), c / kInverters & 1);
     auto& keys = s.keys[i()];
     auto& room = s.rooms[warp];
@@ -117,40 +122,23 @@ __device__ __forceinline__ void find_p_by_blocks(const Rows& rows, const unsigne
   }
 }
 
-// By a warp: decays of each chunk, as far ahead as T is found; and P.
+// By a warp: P of each chunk.
 template <class E>
 __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
   constexpr float kMild = 64.f;  // logs up to this, of either sign
-  // Whether there is that chunk.
-  const auto decay_chunk = [&](uint32_t c) {
-    const uint32_t i = c % kLongKeys, parity = c / kLongKeys & 1;
-    auto& keys = s.keys[i];
-    barrier_wait(shared_address(&s.asked[i]), parity);
-    const int rows = __shfl_sync(kAllLanes, s.rows[i], 0);
-    if (rows < 0) return false;
-    barrier_wait(shared_address(&s.gated[i]), parity);
-    settle_gates(p, rows, keys.rows, lane_here());
-    find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here(), keys.inverse);
-    say(s.decayed[i]);
-    return true;
-  };
-  uint32_t decayed = 0;
-  bool more = true;
 #pragma unroll 1
   for (uint32_t c = 0;; ++c) {
-#pragma unroll 1
-    while (more && decayed <= c + kAhead) {
-      more = decay_chunk(decayed);
-      if (more) ++decayed;
-    }
-    if (c == decayed) break;
     const int lane = lane_here();
-    const auto& keys = s.keys[c % kLongKeys];
-    // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
-    const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
-    barrier_wait(shared_address(&s.scored), c & 1);
+    const uint32_t i = c % kLongKeys, parity = c / kLongKeys & 1;
+    const auto& keys = s.keys[i];
+    barrier_wait(shared_address(&s.asked[i]), parity);
+    if (__shfl_sync(kAllLanes, s.rows[i], 0) < 0) break;
+    barrier_wait(shared_address(&s.decayed[i]), parity);
     const float2 logs = *reinterpret_cast<const float2*>(&keys.rows.log[2 * lane]);
     const bool mild = fabsf(logs.x) <= kMild && fabsf(logs.y) <= kMild;  // a NaN is not
+    // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
+    barrier_wait(shared_address(&s.scored), c & 1);
+    const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
     if (__ballot_sync(kAllLanes, mild) == kAllLanes) {
       find_p_by_factors<E>(keys, s.scores, to, lane);
     } else {
