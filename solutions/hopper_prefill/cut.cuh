@@ -45,6 +45,13 @@ int given(const char* name, int otherwise) {  // what else there could be
 }
 #endif
 
+// For the judge and for sanitizers, on small batches too: one kernel for long sequences, wherever it may be.
+#ifdef GDN_LONG
+constexpr bool kLongAnyhow = true;
+#else
+constexpr bool kLongAnyhow = false;
+#endif
+
 // What a model has a batch take on a device, in cycles: those of multiprocessors, and those of memory beside.
 struct Costs {
   const Batch& batch;
@@ -91,8 +98,8 @@ struct Costs {
   double prepares_long(int64_t longer) const {
     return kLaunch + staying(kLongChunk, kLongTurn, longer, traffic.prepares_and_outputs());
   }
-  // What `prepare` says too much of, for two slices: heads that share k share its products. Those who have all of it in common are
-  // compared without this.
+  // What `prepare` says too much, for two slices: heads that share k share its products. The choice between those that all have
+  // it was fitted without this.
   double shared() const {
     const double computed = batch.chunks() * (kOfKeys * batch.k_heads + kOfHead * batch.heads) / device.multiprocessors;
     return prepare(2) - kLaunch - beside(computed, batch.chunks() * traffic.prepares(false));
@@ -177,13 +184,15 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     if (many) offer(costs.stays(longest), staying);
     staying.prepares = true;
     if (kShortFits && many) offer(costs.prepares_short(longest), staying);
-    // One kernel for long sequences. T is found two chunks ahead, so shorter ones have it wait. A sequence has one block for both of
-    // its slices, so that the longest one, of four times the mean, has to hide behind others. No closer than that are these figures.
+    // One kernel for long sequences. T is found two chunks ahead, so shorter ones have it wait. A sequence has one block for both
+    // of its slices, so that the longest one, of four times the mean, has to hide behind others. These figures are no closer than
+    // kClearly.
     constexpr double kClearly = 0.97;
     constexpr int64_t kFewChunks = 4;
     staying.ahead = true;
     const double others = least - (best.groups == 2 && !best.prepares ? costs.shared() : 0);
-    if (kLongFits && each >= kFewChunks && costs.prepares_long(longest > 1 ? 4 : 1) < kClearly * others) best = staying;
+    const bool clearly = each >= kFewChunks && costs.prepares_long(longest > 1 ? 4 : 1) < kClearly * others;
+    if (kLongFits && (clearly || kLongAnyhow)) best = staying;
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.
