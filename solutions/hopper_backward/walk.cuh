@@ -57,7 +57,7 @@ template <class Shared, int Groups, int Stages, class Clear, class More>
 __device__ __forceinline__ void prepare_places(Shared& s, Clear clear, More more) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Stages; ++i) {
-      barrier_init(shared_address(&s.full[i]), 1);
+      barrier_init(shared_address(&s.full[i]), kSpeakers);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups * kSpeakers);
     }
     barrier_init(shared_address(&s.tail), 1);
@@ -114,6 +114,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       if (turn >= prepared) prepared = wait_for_tiles<Way>(p, s.work, turn, lane);
     }
     if (lane == 0) way.ask(p, stage, i % Stages, c, landed);
+    if (whole) others_arrive(lane, full);
     __syncwarp();
     if (!whole) {
       // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
@@ -124,6 +125,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       fence_async();
       __syncwarp();
       if (lane == 0) barrier_arrive(full);
+      others_arrive(lane, full);
     }
     if (Way::kTells && turn >= Stages && lane == 0) {
       stored_all();
