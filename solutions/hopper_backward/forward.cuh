@@ -89,22 +89,29 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), v = shared_address(stage.v) + wg * kBoxBytes;
     const uint32_t E_at = shared_address(stage.tile.E), decays = shared_address(&stage.tile.decays);
+    const uint32_t states = shared_address(s.states[wg]);
     barrier_wait(shared_address(&s.full[place]), parity);
+    if constexpr (Beside) {
+      barrier_wait(shared_address(&s.taken), (c & 1) ^ 1);
+    } else if constexpr (!Carries) {
+      if (lane == 0) stored_read();
+      __syncwarp();
+    }
     pack_state<E>(state_bits, S);
     wgmma_fence();
-    multiply<E>(x, state_bits, k, true);
+    multiply_and_keep<E, !Carries>(x, state_bits, k, c == 0, states, warp, lane);
     wgmma_commit();
+    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
+    if constexpr (!Carries) scale_state(S, end);
     if constexpr (Beside) {
-      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), c, warp, lane);
+      pass_on(shared_address(&s.passed_on), lane);
     } else if constexpr (!Carries) {
-      hand_out(state_bits, s.states[wg], to, warp, lane);
+      hand_out(states, to, warp, lane);
     }
     Tokens bits;
     load_tokens(bits, v, warp, lane);
     float4 gammas[4];
     load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
-    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
-    if constexpr (!Carries) scale_state(S, end);
     wgmma_wait<0>();
     settle(x);
     if constexpr (Carries) scale_state(S, end);
@@ -124,8 +131,6 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     update_state<E>(S, bits, k);
     wgmma_commit();
     if constexpr (!Carries) store_tokens<E>(y, v, warp, lane);  // this warp has read the same channels there
-#pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] = 0.f;
     to += static_cast<int64_t>(p.H) * kStateBytes;
     wgmma_wait<0>();
     settle_state(S);
