@@ -59,13 +59,15 @@ __device__ __forceinline__ void pack_decayed(Tokens& bits, const float (&x)[32],
   }
 }
 
+// bits diag(decay), of 16-bit numbers; the decays are read where they are needed, which takes fewer registers.
 template <class E>
-__device__ __forceinline__ void decay_tokens(Tokens& to, const Tokens& bits, const float4 (&decays)[4]) {
+__device__ __forceinline__ void decay_tokens(Tokens& to, const Tokens& bits, uint32_t decays, int lane) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
+    const float4 four = load_four(decays + 16 * (lane % 4) + 64 * k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float2 x = unpack<E>(bits[k][e]), decay = pair_of(decays[k], e);
+      const float2 x = unpack<E>(bits[k][e]), decay = pair_of(four, e);
       to[k][e] = pack<E>(decay.x * x.x, decay.y * x.y);
     }
   }

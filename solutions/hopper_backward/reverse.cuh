@@ -175,15 +175,14 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     multiply_upper<E>(o, g_bits, P, false);
     wgmma_commit();
     scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
-    float4 decay[4], to_end[4];
-    load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
-    decay_tokens<E>(q_bits, g_bits, decay);
+    decay_tokens<E>(q_bits, g_bits, decays + offsetof(ReverseDecays, read), lane);
     // The state's update by queries waits for nothing: its halves fill gaps, the first one that before x, the second one that behind it.
     wgmma_fence();
     multiply_by<E>(dS[0], q_bits, q, true);
     wgmma_commit();
     if constexpr (!Carries) pass_on(shared_address(&s.passed_on), lane);
-    load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
+    float4 decay[4];
+    load_decays(decay, decays + offsetof(ReverseDecays, to_end), lane);
     wgmma_wait<1>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
@@ -195,7 +194,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       load_tokens(errors, r, warp, lane);
       dot_tokens<E, true>(y, errors, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
-    pack_sum<E>(bits, o, y, to_end);
+    pack_sum<E>(bits, o, y, decay);
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
@@ -249,7 +248,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
                             ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], warp, lane);
       } else if (kDivides<E> && small != 0.f) {
         if constexpr (Beside) wait_for_number(forward_over(p, s.work));
-        load_tokens_from_memory(errors, p.errors + at * kValueBytes + slice / kSlice * kBoxBytes, warp, lane);
+        load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
         dot_tokens<E, false>(y, errors, nullptr, betas(), warp, lane);
       }
       if (!kDivides<E> || at_end) parity ^= 2;
