@@ -13,17 +13,20 @@ struct ForwardStage {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], v[Groups * kBoxBytes];
   ForwardTile tile;
 };
-template <int Groups>
-constexpr int kForwardStages = Groups == 2 && kTerms == 2 ? 3 : 4;  // two terms of E leave less room
-template <int Groups>
-using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
+// Blocks: of a multiprocessor. Two of them, a slice each, for short sequences: one loads and stores states while the other walks.
+template <int Groups, int Blocks = 1>
+constexpr int kForwardStages = Blocks == 2 ? 2 : Groups == 2 && kTerms == 2 ? 3 : 4;  // two terms of E leave less room
+template <int Groups, int Blocks = 1>
+using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups, Blocks>>;
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
+static_assert(2 * (sizeof(ForwardShared<1, 2>) + 1024) <= kMostShared + 1024);  // 1 KB more of each is the system's
+constexpr int kShortWalkRegisters = 208, kShortFeedRegisters = 48;  // of half of a multiprocessor
 
 // Beside: others prepare tiles meanwhile, store the states and tell of them.
-template <int Groups, bool Beside = false>
+template <int Groups, int Blocks = 1, bool Beside = false>
 struct ForwardWay {
   const Maps& maps;
-  ForwardShared<Groups>& s;
+  ForwardShared<Groups, Blocks>& s;
   const bool leaves = true, with_values = true;
   const Work& work = s.work;
   static constexpr bool kWaits = Beside, kTells = Beside;
@@ -56,9 +59,9 @@ struct ForwardWay {
 };
 
 // Carries: nothing is left but the state behind the last chunk. Beside: as above.
-template <class E, int Groups, bool Carries, bool Beside = false>
-__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
-  constexpr int kStages = kForwardStages<Groups>;
+template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false>
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg) {
+  constexpr int kStages = kForwardStages<Groups, Blocks>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
   unsigned char* to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
@@ -150,25 +153,26 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
 }
 
 // The grid is (slices, H, N).
-template <class E, int Groups>
-__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(const __grid_constant__ Problem p,
-                                                                              const __grid_constant__ Maps maps) {
+template <class E, int Groups, int Blocks>
+__global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kernel(const __grid_constant__ Problem p,
+                                                                                   const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
+  using Shared = ForwardShared<Groups, Blocks>;
+  constexpr int kStages = kForwardStages<Groups, Blocks>;
+  auto& s = *reinterpret_cast<Shared*>(memory);
   if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
-  prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
-      s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
+  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
-    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_forward<E, Groups, false>(p, s, wg);
+    if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kWalkRegisters>();
+    walk_forward<E, Groups, false, Blocks>(p, s, wg);
   } else {
-    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
+    if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
       Behind behind;
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s}, behind);
+      feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
     }
   }
 }
