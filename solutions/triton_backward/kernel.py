@@ -34,6 +34,7 @@ from around import across, gates_of, through_gates, unit
 from cut import (
     EARLY,
     INTERPRETED,
+    LOOKS_AT_LOST,
     MOVES_AHEAD,
     SHORT,
     STEEP_CHANNELS,
@@ -90,6 +91,10 @@ class Call:
         """Two programs per multiprocessor are better there than loads far ahead."""
         return self.size.total <= SHORT * self.size.num_seqs
 
+    @property
+    def lost(self) -> bool:
+        return LOOKS_AT_LOST and self.size.segment > 0
+
     def stages(self, most: int) -> int:
         return ahead(min(most, 2) if self.short else most, self.q.device)
 
@@ -98,8 +103,8 @@ def prepare(x: Call) -> None:
     warps, registers, BD = x.cut.prepare
     prepare_kernel[(x.size.slots * x.size.H,)](
         x.q, x.k, x.g, x.beta, x.cu_seqlens, x.work.inverse, x.work.P, x.work.decay, x.work.later, x.scale,
-        x.size.num_seqs, x.size.total, HQ=x.q.shape[1], BK=BD, **launch(warps, registers), **x.gates, **x.norm,
-        **x.common,
+        x.size.num_seqs, x.size.total, lost_ptr=x.work.between, HQ=x.q.shape[1], BK=BD, LOST=x.lost,
+        **launch(warps, registers), **x.gates, **x.norm, **x.common,
     )  # fmt: skip
 
 
@@ -113,9 +118,9 @@ def forward(
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
         x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
         x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.diagonals, x.work.of_walk, checkpoints,
-        first, 0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
+        first, 0 if checkpoints is None else len(checkpoints), part, many, x.work.between, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums,
+        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums, LOST=x.lost,
         **launch(warps, registers), **x.common,
     )  # fmt: skip
 
@@ -129,7 +134,8 @@ def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, a
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
         x.work.decay, dht, ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
-        HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages), PASS=name,
+        lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
+        STAGES=x.stages(stages), PASS=name, LOST=x.lost,
         SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums,
         **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
