@@ -14,6 +14,7 @@ EARLY = 6  # so many of them, the last, are walked back before their r is known
 KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
 BESIDE = (33, 66)  # programs of a walk, of which a multiprocessor has one, with which both walks are side by side
 MOVES_AHEAD = 2  # chunks, where a walk finds what segments make of a state: two programs share a multiprocessor
+ASIDE = True  # what segments make of a state, and of its gradient, are found at once, if there is room
 LOOKS_AT_LOST = True  # where a walk finds what segments make of a state, it leaves out what comes to nothing
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 

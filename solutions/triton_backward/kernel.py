@@ -92,6 +92,10 @@ class Call:
         return self.size.total <= SHORT * self.size.num_seqs
 
     @property
+    def bounds_back(self) -> torch.Tensor:
+        return self.work.bounds if self.work.bounds_back is None else self.work.bounds_back
+
+    @property
     def lost(self) -> bool:
         return LOOKS_AT_LOST and self.size.segment > 0
 
@@ -131,9 +135,10 @@ def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, a
     dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
     places = x.size.places(x.way.parts)
     ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
+    stages = min(stages, MOVES_AHEAD) if name == "moves" and x.way.aside else stages
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
-        x.work.decay, dht, ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
+        x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
         STAGES=x.stages(stages), PASS=name, LOST=x.lost,
         SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums,
@@ -144,8 +149,9 @@ def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, a
 def scan(x: Call, given, found, reverse: bool) -> None:
     D = x.size.D
     scan_kernel[(x.size.num_seqs * x.size.H * triton.cdiv(D, 64),)](
-        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.work.bounds, x.work.moves, x.work.diagonals, found,
-        H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first, OPERAND=x.common["OPERAND"],
+        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.bounds_back if reverse else x.work.bounds,
+        x.work.moves, x.work.diagonals, found, H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first,
+        OPERAND=x.common["OPERAND"],
         PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64, STAGES=ahead(2, x.q.device),
         SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),
     )  # fmt: skip
@@ -199,10 +205,8 @@ def of_values_and_gates(x: Call) -> None:
 
 
 def walk_forward(x: Call) -> None:
-    """Over all chunks."""
+    """Over all chunks, once it is known what segments make of a state."""
     segment = x.size.segment
-    if segment:
-        forward(x, "moves", 2 * x.size.segments, segment)
     if x.between:
         apart = x.between[2]
         forward(x, "given", triton.cdiv(x.size.total, CHUNK * apart) + x.size.num_seqs - 1, apart)
@@ -213,12 +217,25 @@ def walk_forward(x: Call) -> None:
         forward(x, "whole", x.size.num_seqs, 0)
 
 
+def of_walk_forward(x: Call) -> list[Step]:
+    """All that comes before the walk back."""
+    first = Step(0, lambda: prepare(x))
+    if not x.size.segment:
+        return [first, Step(0, lambda: walk_forward(x))]
+    moves = Step(0, lambda: forward(x, "moves", 2 * x.size.segments, x.size.segment))
+    lane = 1 if x.way.aside else 0
+    back = Step(lane, lambda: walk_back(x, "moves", 0), (first,))
+    through = Step(lane, lambda: scan(x, x.dht, x.dh0, True), (moves,))
+    forth = Step(0, lambda: walk_forward(x))
+    return [first, back, moves, through, forth] if x.way.aside else [first, moves, forth, back, through]
+
+
 def side_by_side(x: Call) -> list[Step]:
     """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta. The
     gradients of the chunks behind that place are found beside the rest of the walk back. Where there is no room for all
     gradients of states, the last parts of the walk back take the places of the first ones: these go forward in two
     halves, so that the later one is done early."""
-    count, (parts, kept, _) = x.size.num_seqs, x.way
+    count, parts, kept = x.size.num_seqs, x.way.parts, x.way.kept
     early = max(EARLY, parts - kept)
     half = early // 2
     first = Step(0, lambda: prepare(x))
@@ -253,11 +270,7 @@ def run(x: Call) -> None:
     if x.way.beside:
         run_steps(side_by_side(x), x.q.device)
         return
-    prepare(x)
-    walk_forward(x)
-    if x.size.segment:
-        walk_back(x, "moves", 0)
-        scan(x, x.dht, x.dh0, True)
+    run_steps(of_walk_forward(x), x.q.device)
     for nth in range(x.way.parts):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
         gradients(x, nth)
