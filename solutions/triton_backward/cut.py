@@ -13,6 +13,7 @@ PARTS = 16  # of a sequence, where both walks are side by side
 EARLY = 6  # so many of them, the last, are walked back before their r is known
 KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
 BESIDE = (33, 66)  # programs of a walk, of which a multiprocessor has one, with which both walks are side by side
+APART = 66  # up to so many of them no multiprocessor has programs of both walks; beyond, loads are less far ahead
 MOVES_AHEAD = 2  # chunks, where a walk finds what segments make of a state: two programs share a multiprocessor
 ASIDE = True  # what segments make of a state, and of its gradient, are found at once, if there is room
 LOOKS_AT_LOST = True  # where a walk finds what segments make of a state, it leaves out what comes to nothing

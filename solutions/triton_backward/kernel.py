@@ -32,6 +32,7 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
+    APART,
     EARLY,
     INTERPRETED,
     LOOKS_AT_LOST,
@@ -96,11 +97,16 @@ class Call:
         return self.work.bounds if self.work.bounds_back is None else self.work.bounds_back
 
     @property
+    def crowded(self) -> bool:
+        """Programs of both walks share multiprocessors."""
+        return self.way.beside and self.size.num_seqs * self.size.H * self.size.value_slices > APART
+
+    @property
     def lost(self) -> bool:
         return LOOKS_AT_LOST and self.size.segment > 0
 
     def stages(self, most: int) -> int:
-        return ahead(min(most, 2) if self.short else most, self.q.device)
+        return ahead(min(most, 2) if self.short or self.crowded else most, self.q.device)
 
 
 def prepare(x: Call) -> None:
