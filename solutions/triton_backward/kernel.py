@@ -32,10 +32,9 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
-    APART,
+    BESIDE,
     EARLY,
     INTERPRETED,
-    LOOKS_AT_LOST,
     MOVES_AHEAD,
     SHORT,
     STEEP_CHANNELS,
@@ -44,6 +43,7 @@ from cut import (
     beside,
     blocking,
     launch,
+    long,
     padded,
     segment_of,
 )  # fmt: skip
@@ -99,11 +99,12 @@ class Call:
     @property
     def crowded(self) -> bool:
         """Programs of both walks share multiprocessors."""
-        return self.way.beside and self.size.num_seqs * self.size.H * self.size.value_slices > APART
+        return self.way.beside and self.size.num_seqs * self.size.H * self.size.value_slices > BESIDE[1]
 
     @property
     def lost(self) -> bool:
-        return LOOKS_AT_LOST and self.size.segment > 0
+        """Whether walks leave out what comes to nothing."""
+        return long(self.size.segment)
 
     def stages(self, most: int) -> int:
         return ahead(min(most, 2) if self.short or self.crowded else most, self.q.device)
@@ -135,20 +136,23 @@ def forward(
     )  # fmt: skip
 
 
-def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, at: int = 0) -> None:
-    """at: the first of the parts for whose gradients of states there is room, if that is not for all."""
+def walk_back(
+    x: Call, name: str, part: int, many: int = 1, sums: bool = True, at: int = 0, walks: str = "all"
+) -> None:  # fmt: skip
+    """at: the first of the parts for whose gradients of states there is room, if that is not for all. walks: those of
+    "moves" that take at most half of a segment are "short"; others are "long"."""
     (warps, registers, BV, stages), D, whole = x.cut.backward, x.size.D, name == "whole"
     dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
     places = x.size.places(x.way.parts)
     ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
-    stages = min(stages, MOVES_AHEAD) if name == "moves" and x.way.aside else stages
+    stages = min(stages, MOVES_AHEAD) if walks == "short" else stages
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
         x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
-        STAGES=x.stages(stages), PASS=name, LOST=x.lost,
-        SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums,
-        **launch(warps, registers), **x.norm, **x.common,
+        STAGES=x.stages(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
+        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, **launch(warps, registers),
+        **x.norm, **x.common,
     )  # fmt: skip
 
 
@@ -157,9 +161,8 @@ def scan(x: Call, given, found, reverse: bool) -> None:
     scan_kernel[(x.size.num_seqs * x.size.H * triton.cdiv(D, 64),)](
         x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.bounds_back if reverse else x.work.bounds,
         x.work.moves, x.work.diagonals, found, H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first,
-        OPERAND=x.common["OPERAND"],
-        PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64, STAGES=ahead(2, x.q.device),
-        SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),
+        OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64,
+        STAGES=ahead(2, x.q.device), SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),
     )  # fmt: skip
 
 
@@ -224,16 +227,20 @@ def walk_forward(x: Call) -> None:
 
 
 def of_walk_forward(x: Call) -> list[Step]:
-    """All that comes before the walk back."""
+    """All that comes before the walk back. What segments make of gradients is found beside what they make of states, if
+    there is room: walks that are short load less far ahead, so a multiprocessor has a program of either. Long ones come
+    behind, with one program per multiprocessor: two would gain nothing."""
     first = Step(0, lambda: prepare(x))
     if not x.size.segment:
         return [first, Step(0, lambda: walk_forward(x))]
     moves = Step(0, lambda: forward(x, "moves", 2 * x.size.segments, x.size.segment))
-    lane = 1 if x.way.aside else 0
-    back = Step(lane, lambda: walk_back(x, "moves", 0), (first,))
-    through = Step(lane, lambda: scan(x, x.dht, x.dh0, True), (moves,))
     forth = Step(0, lambda: walk_forward(x))
-    return [first, back, moves, through, forth] if x.way.aside else [first, moves, forth, back, through]
+    if not x.way.aside:
+        back = Step(0, lambda: walk_back(x, "moves", 0))
+        return [first, moves, forth, back, Step(0, lambda: scan(x, x.dht, x.dh0, True))]
+    short = Step(1, lambda: walk_back(x, "moves", 0, walks="short"), (first,))
+    others = Step(1, lambda: walk_back(x, "moves", 0, walks="long"))
+    return [first, short, others, moves, Step(1, lambda: scan(x, x.dht, x.dh0, True), (moves,)), forth]
 
 
 def side_by_side(x: Call) -> list[Step]:

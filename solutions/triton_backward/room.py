@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 import triton
 from arguments import CHUNK
-from cut import ASIDE, INTERPRETED, KEPT, PARTS
+from cut import INTERPRETED, KEPT, PARTS, long
 
 
 class Problem(NamedTuple):
@@ -105,7 +105,7 @@ def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> 
     ways = [Way(PARTS, kept, True) for kept in KEPT] if x.beside else []
     # segments in rounds are to be seen in the interpreter
     for parts in (2,) if INTERPRETED and x.segment else (1, 2, 4):
-        ways += [Way(parts, aside=True), Way(parts)] if ASIDE and x.segment else [Way(parts)]
+        ways += [Way(parts, aside=True), Way(parts)] if long(x.segment) else [Way(parts)]
     for way in ways:
         new = {name: shape for name, shape in shapes(x, way).items() if name not in within}
         of = {name: dtype if name in OPERANDS else torch.float32 for name in new}

@@ -125,7 +125,7 @@ def backward_kernel(
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr,
+    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr, WALKS: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
     x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
@@ -145,6 +145,8 @@ def backward_kernel(
     if LOST and PASS == "moves":  # as in forward_kernel
         _, last, _ = lost_of(lost_ptr, slot, h, turns, H, C, SEGMENT)
         turns = last + 1
+        if (WALKS == "short" and turns > SEGMENT // 2) or (WALKS == "long" and turns <= SEGMENT // 2):
+            return
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)
