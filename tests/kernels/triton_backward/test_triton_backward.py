@@ -68,6 +68,14 @@ def test_segments_are_walked_side_by_side_where_pairs_are_few(tmp_path: Path) ->
     assert found["way"] == [2, 1, False, True]
 
 
+def test_what_grows_as_much_as_it_decays_is_not_left_out(tmp_path: Path) -> None:
+    """Gates alone would say that a segment leaves nothing of a gradient; its key brings most of that back."""
+    options = ("backward_k_last", "float32", str(tmp_path), "0", "256")
+    found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1", GDNSPEC_TEST_GROWTH="1")
+    assert found["way"] == [2, 1, False, True]
+    assert found["errors"]["dh0"] < 1e-4, found["errors"]
+
+
 @pytest.mark.parametrize(
     ("kept", "lengths"),
     [
