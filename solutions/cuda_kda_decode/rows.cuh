@@ -5,11 +5,11 @@
 namespace {
 
 // `Lanes`: side by side in a row. `Loads`: 16-byte loads of the state a thread. `Warps`: of a block, where a head has
-// rows for so many. `Together`: a thread's rows are neighbours, and its v and its outputs words of up to 8 bytes. `Meets`: no
-// thread asks for the state before one has asked for all of the block's part of it to be brought near.
-template <class E, int D, int Lanes, int Loads, int Warps, bool Together, bool Meets = false>
+// rows for so many. `Together`: a thread's rows are neighbours, and its v and its
+// outputs words of up to 8 bytes.
+template <class E, int D, int Lanes, int Loads, int Warps, bool Together>
 struct RowTile {
-  static constexpr bool kTogether = Together, kMeets = Meets;
+  static constexpr bool kTogether = Together;
   static constexpr int kLanes = Lanes * kPer<E> <= D ? Lanes : D / kPer<E>;
   static constexpr int kChunks = D / (kLanes * kPer<E>);        // of a row, a thread
   static constexpr int kRows = Loads >= kChunks ? Loads / kChunks : 1;  // a thread
@@ -182,7 +182,6 @@ __global__ void __launch_bounds__(Tile::kThreads) kda_decode_k_last_kernel(const
   __shared__ alignas(16) float alphas[D];
   const RowPlace<E, D, Tile> at;
   bring_rows_near<slots>(p, at);
-  if constexpr (Tile::kMeets) __syncthreads();
 
   // Everything is asked for before anything is waited for; only slots stand in the way of the state.
   wait_for_previous();

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-DENSE, POOLED, PACKED, LARGE = range(4)  # packed: dense states, and q, k and v in one row; large: a pool
+DENSE, POOLED, PACKED = range(3)  # packed: dense states, and q, k and v in one row
 BOUND = -5.0  # of gate B
 # Head size, bfloat16 states, kind, lower bound, whether q and k are normalised.
 CASES = (
     (64, False, DENSE, None, True), (128, True, DENSE, BOUND, False), (128, False, POOLED, None, True),
-    (128, True, POOLED, BOUND, True), (64, False, PACKED, BOUND, True), (128, False, LARGE, None, True),
+    (128, True, POOLED, BOUND, True), (64, False, PACKED, BOUND, True),
 )  # fmt: skip
 ROWS, KEY_HEADS, GROUP, SLOTS = 3, 1, 2, 6
 POINTER, LONG, INT, FLOAT, BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float, ctypes.c_bool
@@ -68,7 +68,7 @@ def run(library: Any, D: int, halves: bool, kind: int, lower_bound: float | None
     given = x["S"]
     new = torch.full_like(given, math.nan)
     live, to, kept = [0, 1, 2], [0, 1, 2], True
-    if kind in (POOLED, LARGE):
+    if kind == POOLED:
         live, to = [0, 2], [4, 0]
         slots = {
             name: torch.tensor(to, dtype=torch.int32) for name, to in (("read", [4, -1, 2]), ("write", [4, -1, 0]))
@@ -78,8 +78,8 @@ def run(library: Any, D: int, halves: bool, kind: int, lower_bound: float | None
         before, given, new = pool.clone(), pool, pool
         p.read, p.write, p.num_slots = slots["read"].data_ptr(), slots["write"].data_ptr(), SLOTS
     p.states, p.to = given.data_ptr(), new.data_ptr()
-    library.kda_decode(ctypes.byref(p), halves, D, DENSE if kind == PACKED else kind, GROUP, KEY_HEADS, ROWS)
-    if kind in (POOLED, LARGE):
+    library.kda_decode(ctypes.byref(p), halves, D, POOLED if kind == POOLED else DENSE, GROUP, KEY_HEADS, ROWS)
+    if kind == POOLED:
         others = [slot for slot in range(SLOTS) if slot not in to]
         kept = bool((x["output"][1] == 0).all()) and torch.equal(pool[others], before[others])
     output, states = rule(x, lower_bound, normalise)

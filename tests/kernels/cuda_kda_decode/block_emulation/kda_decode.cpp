@@ -38,7 +38,7 @@ inline void __stcs(uint4* to, uint4 x) { *to = x; }
 #include "launch_rows.cuh"
 #undef blockIdx
 
-enum Kind { kDense, kPooled, kLarge = 3 };  // large: a pool, with the tile of many pairs
+enum Kind { kDense, kPooled };
 
 template <class E, int D, class Tile, class Kernel>
 void start(int group, int key_heads, int rows, Kernel kernel) {
@@ -51,11 +51,8 @@ void call(const Arguments<E>& p, Kind kind, int group, int key_heads, int rows) 
   if (kind == kDense) {
     using Tile = typename TileOf<E, D, Slots::kNone>::Type;
     start<E, D, Tile>(group, key_heads, rows, [&] { kda_decode_k_last_kernel<E, D, Slots::kNone, Tile>(p); });
-  } else if (kind == kPooled) {
-    using Tile = typename TileOf<E, D, Slots::kPool>::Type;
-    start<E, D, Tile>(group, key_heads, rows, [&] { kda_decode_k_last_kernel<E, D, Slots::kPool, Tile>(p); });
   } else {
-    using Tile = typename TileOf<E, D, Slots::kPool>::Large;
+    using Tile = typename TileOf<E, D, Slots::kPool>::Type;
     start<E, D, Tile>(group, key_heads, rows, [&] { kda_decode_k_last_kernel<E, D, Slots::kPool, Tile>(p); });
   }
 }
