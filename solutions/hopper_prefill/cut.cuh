@@ -21,6 +21,7 @@ struct Cut {
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
   bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
   bool prepares = false;  // .. and prepare their chunks themselves ..
+  bool few = false;       // .. but for sequences of few tokens, which are advanced token by token (few.cuh) ..
   bool ahead = false;     // .. the next one's first product under way: of long sequences
   bool decides() const { return most + whole > 0; }
 };
@@ -57,6 +58,8 @@ struct Costs {
   // chunks, of a block among many that begin one after the other.
   static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
   // Of blocks that stay, and of those that prepare their own chunks: of a chunk, and of a (sequence, head) besides.
+  // Of a token of a (sequence, head), one by one.
+  static constexpr double kFewToken = 1300;
   static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
 
   double moved(double bytes) const { return bytes / (kReached * device.bytes); }
@@ -83,6 +86,11 @@ struct Costs {
   }
   double prepares_short(int64_t longer) const {
     return staying(kShortChunk, kShortTurn, longer, traffic.prepares_and_outputs());
+  }
+  // The last kernel, of sequences that have more tokens, finds none or few.
+  double token_by_token() const {
+    const double computed = static_cast<double>(batch.tokens) * batch.heads * kFewToken / device.multiprocessors;
+    return kLaunch + beside(computed, batch.chunks() * traffic.prepares_and_outputs() + states());
   }
   double stays(int64_t longer) const { return prepare(2) + staying(kStayChunk, kStayTurn, longer, traffic.outputs(false)); }
   // One pass over so many chunks of each sequence with outputs, and over as many of states alone.
@@ -164,6 +172,12 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     offer(costs.stays(longest), staying);
     staying.prepares = true;
     if (kShortFits) offer(costs.prepares_short(longest), staying);
+  }
+  // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.
+  if (kShortFits && !kInvariant && !batch.checkpoints && !batch.k_first && batch.tokens <= kFewTokens * sequences && pairs * kStaySize < int64_t{1} << 31) {
+    Cut how{2, 0, 0, false};
+    how.stays = how.prepares = how.few = true;
+    offer(costs.token_by_token(), how);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.

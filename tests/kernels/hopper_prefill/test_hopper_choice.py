@@ -41,7 +41,7 @@ def choose(program: Path, gpu: str, lengths: tuple[int, int], heads: tuple[int, 
 
 def kernel(choice: Choice) -> str:
     if choice["stays"]:
-        return "prepares" if choice["prepares"] else "stays"
+        return ("stays", "prepares", "few tokens, then prepares")[choice["prepares"]]
     return f"{choice['groups']} slices" + (f", cut {choice['first']} {choice['length']}" if choice["length"] else "")
 
 
@@ -55,6 +55,8 @@ def kernel(choice: Choice) -> str:
         ((1, 32768), (16, 48), "1 slices", "1 slices, cut 357 39"),
         ((2, 4096), (16, 32), "2 slices, cut 29 18", "1 slices"),
         ((512, 40), (16, 32), "prepares", "prepares"),
+        ((64, 1), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
+        ((300, 9), (16, 32), "prepares", "prepares"),
         ((100, 300), (16, 32), "prepares", "stays"),
         ((48, 512), (16, 32), "2 slices", "2 slices"),
     ],
