@@ -84,4 +84,4 @@ def test_a_chunk_takes_as_long_as_memory(program: Path) -> None:
 
 
 def test_no_tokens(program: Path) -> None:
-    assert kernel(choose(program, "H100", (4, 0), (16, 32))) in ("1 slices", "2 slices")
+    assert kernel(choose(program, "H100", (4, 0), (16, 32))) == "few tokens, then prepares"
