@@ -53,7 +53,8 @@ __device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, in
 }
 
 // By a warp. `logs`: null where P is prepared. `inverse`: where 1 / gamma is to be, in the order of Decays, if anywhere.
-__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane, float* inverse = nullptr) {
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane,
+                                            float* inverse = nullptr) {
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
 #pragma unroll

@@ -105,7 +105,7 @@ __device__ __forceinline__ void read_products(float (&x)[8], const unsigned char
 }
 
 // A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T. InPlace: where wgmma reads T.
-// Apart: products on the diagonal are not there, but where the warp works.
+// Apart: T in halves, of products whose blocks on the diagonal are where the warp works.
 template <class E, int D, bool WithP, bool InPlace = false, bool Apart = false>
 struct Inverter {
   static constexpr int kTermBytes = InPlace ? kTriangle : kBlocks * kBlock;
@@ -450,8 +450,9 @@ struct Inverter {
     }
   }
 
-  // T of the first 32 tokens and of the others, T_11 and T_22, and between them -(Gamma * K K^T)_21, which whoever advances applies by
-  // itself: V'_2 = T_22 (X_2 - (Gamma * K K^T)_21 V'_1). Products by mma.sync wait for those of others by wgmma: here are two in a row.
+  // T of the first 32 tokens and of the others, T_11 and T_22, and between them -(Gamma * K K^T)_21, which whoever advances applies
+  // by itself: V'_2 = T_22 (X_2 - (Gamma * K K^T)_21 V'_1). Products by mma.sync wait for those of others by wgmma: here are two
+  // in a row.
   template <class M, int N>
   __device__ __forceinline__ void find_halves() {
     using Block = Terms<M, N>;

@@ -1,6 +1,6 @@
-// Blocks that stay and prepare their own chunks, of long sequences: one kernel instead of two, so that nothing that is prepared goes
-// to memory, and k comes once. As in advance.cuh a chunk's first product is under way before the output of the one before is written.
-// One block on each multiprocessor. The states come from L2, into which they are asked for ahead.
+// Blocks that stay and prepare their own chunks, of long sequences: one kernel instead of two, so that nothing that is prepared
+// goes to memory, and k comes once. As in advance.cuh a chunk's first product is under way before the output of the one before is
+// written. One block on each multiprocessor. The states come from L2, into which they are asked for ahead.
 //
 //   feed, 1 warp           invert, 2 warps in turns     find P, 1 warp        advance, a warpgroup per slice
 //   asks for k ───────────> zeros behind the end ─ full ─────────────────────> K K^T of chunk c + 2, Q K^T of c + 1
@@ -11,8 +11,8 @@
 //   asks for v and q ─────> zeros behind v's end          └ found ────────────> V' P^T
 //   takes the output <──────────────────────────────────────────────────────── O is in v's place: empty
 //
-// What all these warps run through in a chunk has to be little code: it does not fit into the caches for instructions, and where it
-// is fetched anew in each chunk a warp takes 8 to 9 cycles per instruction (LOG.md, "one kernel, T in halves").
+// What all these warps run through in a chunk has to be little code: it does not fit into the caches for instructions, and where
+// it is fetched anew in each chunk a warp takes 8 to 9 cycles per instruction (LOG.md, "one kernel, T in halves").
 #pragma once
 #include "long_advance.cuh"
 #include "long_feed.cuh"
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(kLongThreads, 1)
     const auto init = [](auto& barriers, int count) {
       for (auto& barrier : barriers) barrier_init(shared_address(&barrier), count);
     };
-    init(s.asked, 1), init(s.full, 1), init(s.told, 1), init(s.q_landed, 1), init(s.v_full, 1), init(s.k_landed, 1), init(s.v_landed, 1);
+    init(s.asked, 1), init(s.k_landed, 1), init(s.full, 1), init(s.q_landed, 1), init(s.v_landed, 1), init(s.v_full, 1);
+    init(s.told, 1);
     init(s.gated, 32), init(s.decayed, kLeavers), init(s.inverted, kLeavers), init(s.found, kLeavers);
     init(s.keys_empty, 8 * kLeavers), init(s.q_empty, 8 * kLeavers), init(s.empty, 8 * kLeavers);
     init(s.multiplied, 8 * kLeavers), init(s.taken, 8 * kLeavers);

@@ -1,7 +1,7 @@
 // As advance.cuh has it, of blocks that prepare the chunks of long sequences themselves: both slices of a state. The next chunk's
-// first product is under way before this one's output is written. K K^T of the chunk after the next one and Q K^T of the next one are
-// found here, half of their columns by each warpgroup: beside them a warp would take three times as long for each as it does alone.
-// T and P are made of them by other warps (long_prepare.cuh): the decays of P alone are 130 instructions of a chunk's chain.
+// first product is under way before this one's output is written. K K^T of the chunk after the next one and Q K^T of the next one
+// are found here, half of their columns by each warpgroup: beside them a warp would take three times as long for each as it does
+// alone. T and P are made of them by other warps (long_prepare.cuh): the decays of P alone are 130 instructions of a chunk's chain.
 //
 // T comes in halves, T_11 and T_22 of 32 tokens, and G_21 = Gamma * K K^T between them:
 //   V'_1 = T_11 X_1     V'_2 = T_22 (X_2 - G_21 V'_1)     and what V'_1 writes is added to the state meanwhile
@@ -290,7 +290,8 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       if (rows < kChunk) {
         __syncwarp();
         const int lane = lane_here(), warp = anew(threadIdx.x / 32);  // of eight
-        write_tail(p, work, rows, v_of_this - warp / 4 * kBoxBytes - swizzled(lane % 8 + lane / 16 * 8, 2 * (warp % 4) + lane / 8 % 2));
+        const uint32_t own = warp / 4 * kBoxBytes + swizzled(lane % 8 + lane / 16 * 8, 2 * (warp % 4) + lane / 8 % 2);
+        write_tail(p, work, rows, v_of_this - own);
       }
     }
   };

@@ -146,7 +146,8 @@ struct LongFeeder : TurnFeeder {
     __syncwarp();
   }
 
-  // Says that there is no more to all who invert or find P. Those who find K K^T and Q K^T ahead do so of what is there, for nobody.
+  // Says that there is no more to all who invert or find P. Those who find K K^T and Q K^T ahead do so of what is there, for
+  // nobody.
   __device__ __forceinline__ void end_chunks() {
     ask_rest(asked);
     for (uint32_t c = asked; c < asked + kInverters; ++c) {

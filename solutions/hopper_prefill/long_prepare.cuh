@@ -36,7 +36,8 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
   const auto rows_of = [&](uint32_t i) { return __shfl_sync(kAllLanes, s.rows[i], 0); };
 #pragma unroll 1
   for (uint32_t c = warp;; c += kInverters) {
-    const auto i = [&] { return static_cast<uint32_t>(anew(c)) % kLongKeys; };  // found again, as what depends on it is, and not kept
+    // Found again, as what depends on it is, and not kept.
+    const auto i = [&] { return static_cast<uint32_t>(anew(c)) % kLongKeys; };
     const int parity = c / kLongKeys & 1;
     barrier_wait(shared_address(&s.asked[i()]), parity);
     const int valid = rows_of(i());
@@ -101,7 +102,8 @@ __device__ __forceinline__ void find_p_by_factors(const LongKeys& keys, const un
 
 // P of any decays. Rows of blocks from the last one on, of which the next one's products come before stores.
 template <class E>
-__device__ __forceinline__ void find_p_by_blocks(const Rows& rows, const unsigned char* scores, float scale, uint32_t to, int lane) {
+__device__ __forceinline__ void find_p_by_blocks(const Rows& rows, const unsigned char* scores, float scale, uint32_t to,
+                                                 int lane) {
   float x[2][4][8];
   const auto read = [&](int r) {
 #pragma unroll

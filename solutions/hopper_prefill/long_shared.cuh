@@ -30,8 +30,8 @@ struct Room {
 };
 
 // Barriers, by what they count:
-// - of a place for keys: `asked`: it stands in `asks` what comes; `gated`: g and beta are in its rows; `k_landed`: keys have landed
-//   and their rows behind the end are to be cleared, or need not be; `full`: keys are there; `decayed`: decays are; `inverted`: T is;
+// - of a place for keys: `asked`: it stands in `rows` what comes; `gated`: g and beta are there; `k_landed`: keys have landed and
+//   their rows behind the end are to be cleared, or need not be; `full`: keys are there; `decayed`: decays are; `inverted`: T is;
 //   `keys_empty`: nobody needs keys, T and decays;
 // - of one for queries: `q_landed`; `found`: P is there; `q_empty`: nobody needs the queries;
 // - of one for values: `v_landed` and `v_full`, as for keys; `empty`: nobody needs the place, and the output is there;
@@ -45,11 +45,11 @@ struct Long {
   alignas(1024) unsigned char values[kLongValues][2 * kBoxBytes];
   Room rooms[kInverters];
   alignas(128) unsigned char scores[kProducts];  // Q K^T
-  alignas(32) uint64_t asked[kLongKeys], gated[kLongKeys], full[kLongKeys], decayed[kLongKeys], inverted[kLongKeys], keys_empty[kLongKeys];
-  uint64_t told[kLongTurns], taken[kLongTurns];
+  alignas(32) uint64_t asked[kLongKeys], gated[kLongKeys], k_landed[kLongKeys], full[kLongKeys], decayed[kLongKeys];
+  uint64_t inverted[kLongKeys], keys_empty[kLongKeys];
   uint64_t q_landed[kLongQueries], found[kLongQueries], q_empty[kLongQueries];
-  uint64_t v_full[kLongValues], empty[kLongValues];
-  uint64_t k_landed[kLongKeys], v_landed[kLongValues], multiplied[kInverters], scored;
+  uint64_t v_landed[kLongValues], v_full[kLongValues], empty[kLongValues];
+  uint64_t multiplied[kInverters], scored, told[kLongTurns], taken[kLongTurns];
   Work work[kLongTurns];
   Going going[kLongValues];
   int rows[kLongKeys];  // of the chunk that comes: tokens; < 0: there is no more

@@ -162,7 +162,9 @@ ODD = "first = odd ? column + 16 : column, second"
         pytest.param("short_feed.cuh", LEFT, "", f"{CHANGED}|without fence|too many|WRONG", id="k in use"),
         pytest.param("short_feed.cuh", OUT, "", f"{CHANGED}|without fence|too many|WRONG", id="an output in the way"),
         pytest.param("short_advance.cuh", ODD, "first = column, second", "WRONG: ragged", id="columns of another row"),
-        pytest.param("few.cuh", "load(next, start + t + 1)", "load(next, start + t)", "WRONG: ragged", id="a token twice"),
+        pytest.param(
+            "few.cuh", "load(next, start + t + 1)", "load(next, start + t)", "WRONG: ragged", id="a token twice"
+        ),
         pytest.param("few.cuh", "tokens <= p.few", "tokens < p.few", "WRONG", id="eight tokens nobody's"),
         pytest.param("shared.cuh", "(r == 3 && s == 3 ? 2 : 1)", "1", "WRONG: ragged", id="the last block elsewhere"),
     ],
