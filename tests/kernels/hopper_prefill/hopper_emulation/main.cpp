@@ -237,7 +237,7 @@ std::vector<Case> all_cases() {
   const Case chunks{.name = "many chunks", .lengths = {450}, .checkpoint_every = 0};
   // More than a warp has lanes: nothing is cut, blocks decide nothing.
   Case many{.name = "many sequences", .lengths = {70, 0, 1}, .resets = 0.05f, .checkpoint_every = 0};
-  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 5);
+  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 10);
   Case resets_in_float16 = resets, repeated_in_float16 = repeated;
   resets_in_float16.type = repeated_in_float16.type = Type::float16;
   return {ragged, resets, short_sequences, bare, repeated, longer, alike, chunks, many, resets_in_float16, repeated_in_float16};
