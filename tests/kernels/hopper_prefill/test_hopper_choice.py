@@ -49,8 +49,8 @@ def kernel(choice: Choice) -> str:
     return f"{choice['groups']} slices" + (f", cut {choice['first']} {choice['length']}" if choice["length"] else "")
 
 
-# Measured on an H100 beside what an H200 has: 1.05 to 1.13 times as fast (LOG.md, version 18); one kernel for long sequences
-# 1.05 to 1.20 times as fast as two (version 19).
+# Measured on an H100 beside what an H200 has: 1.05 to 1.13 times as fast (LOG.md, version 18); one kernel for long
+# sequences 1.05 to 1.20 times as fast as two (version 19).
 @pytest.mark.parametrize(
     ("lengths", "heads", "h100", "h200"),
     [

@@ -176,6 +176,39 @@ def test_errors_of_blocks_that_prepare_are_found(tmp_path: Path, name: str, old:
     assert re.search(says, said), said
 
 
+T_WAITED = "barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());"
+Q_LEFT = "if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);\n    if (lane_here() == 0) {\n      const"
+NO_WAIT = "if (lane_here() == 0) {\n      const"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        pytest.param(
+            "long_advance.cuh", T_WAITED, "", f"{CHANGED}|without fence|too many|WRONG", id="T not waited for"
+        ),
+        pytest.param("long_advance.cuh", "S[1][e] *= all;", ";", "WRONG: ragged", id="half of a state not decayed"),
+        pytest.param("long_feed.cuh", Q_LEFT, NO_WAIT, f"{CHANGED}|without fence|too many|WRONG", id="queries in use"),
+        pytest.param(
+            "long_feed.cuh", "gate += static_cast", "gate += 0 * static_cast", "WRONG: ragged", id="old gates"
+        ),
+        pytest.param(
+            "long_prepare.cuh", "clear(s.values[v], rows", "clear(s.values[v], kChunk", "WRONG", id="v's tail"
+        ),
+        pytest.param("long_prepare.cuh", "fabsf(logs.x) <= kMild", "true", "WRONG: resets", id="decays out of range"),
+        pytest.param("long_prepare.cuh", "first ? y[6] : 0.f", "y[6]", "WRONG: ragged", id="P above its diagonal"),
+    ],
+)
+def test_errors_of_blocks_for_long_sequences_are_found(
+    tmp_path: Path, name: str, old: str, new: str, says: str
+) -> None:
+    done = emulate(tmp_path, "-O1", "-DLONG_ALONE", "-DSTOP_AT_FIRST", edit=(name, old, new))
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert re.search(says, said), said
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
