@@ -110,7 +110,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
   const Batch batch{T, N, H, HQ, HK, HV, D, p.every != 0, k_first};
-  const Cut how = kInvariant ? Cut{1, 0, 0, false} : D == 64 ? cut_64(batch, given + given / 2, here) : cut(batch, given + given / 2, here);
+  const int64_t room = kInvariant ? 0 : given + given / 2;  // no segment finds room
+  const Cut how = D == 64 ? cut_64(batch, room, here) : cut(batch, room, here);
   const Workspace size = workspace_of(how, batch);
   p.decides = how.decides(), p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole), p.most = static_cast<int>(how.most);

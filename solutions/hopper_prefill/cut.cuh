@@ -200,7 +200,7 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     staying.ahead = true;
     const double others = least - (best.groups == 2 && !best.prepares ? costs.shared() : 0);
     const bool clearly = each >= kFewChunks && costs.prepares_long(longest > 1 ? 4 : 1) < kClearly * others;
-    if (kLongFits && (clearly || kLongAnyhow)) best = staying;
+    if (kLongFits && !kInvariant && (clearly || kLongAnyhow)) best = staying;
   }
   // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.
   const bool few_each = batch.tokens <= kFewTokens * sequences && pairs * kStaySize < int64_t{1} << 31;

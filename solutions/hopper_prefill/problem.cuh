@@ -9,7 +9,9 @@ constexpr int kChunk = 64;
 constexpr int kSlice = 64;  // value channels of a warpgroup
 constexpr int kFewTokens = 8;  // that are advanced one by one (few.cuh)
 constexpr int kStaySize = 128;  // of the heads that blocks stay with (stay.cuh)
-#ifdef GDN_INVARIANT  // nothing is cut, and a block has a slice, whatever the batch: no sum depends on who else is there
+// Forms that leave the same bits alone are chosen from: one slice or both in a block, blocks that stay, and those that prepare the
+// chunks of short sequences. Segments have other sums, and so have long sequences in one kernel and those of few tokens.
+#ifdef GDN_INVARIANT
 constexpr bool kInvariant = true;
 #else
 constexpr bool kInvariant = false;
