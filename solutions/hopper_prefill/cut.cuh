@@ -7,8 +7,8 @@
 #include "choose.cuh"
 #include "device.cuh"
 #include "join.cuh"
+#include "long_shared.cuh"
 #include "queue.cuh"
-#include "short_shared.cuh"
 
 namespace {
 
@@ -20,7 +20,9 @@ struct Cut {
   int64_t whole = 0;  // that many (sequence, head) have one block for both slices, those behind them one for each; 0: all ..
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
   bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
-  bool prepares = false;  // .. and prepare their chunks themselves
+  bool prepares = false;  // .. and prepare their chunks themselves ..
+  bool few = false;       // .. but for sequences of few tokens, which are advanced token by token (few.cuh) ..
+  bool ahead = false;     // .. the next one's first product under way: of long sequences
   bool decides() const { return most + whole > 0; }
 };
 
@@ -44,6 +46,13 @@ int given(const char* name, int otherwise) {  // what else there could be
 }
 #endif
 
+// For the judge and for sanitizers, on small batches too: one kernel for long sequences, wherever it may be.
+#ifdef GDN_LONG
+constexpr bool kLongAnyhow = true;
+#else
+constexpr bool kLongAnyhow = false;
+#endif
+
 // What a model has a batch take on a device, in cycles: those of multiprocessors, and those of memory beside.
 struct Costs {
   const Batch& batch;
@@ -55,8 +64,14 @@ struct Costs {
   // Of a chunk with both slices, where all multiprocessors have one; of one that is prepared, with P or without; besides its
   // chunks, of a block among many that begin one after the other.
   static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
-  // Of blocks that stay, and of those that prepare their own chunks: of a chunk, and of a (sequence, head) besides.
+  // Of a token of a (sequence, head), one by one.
+  static constexpr double kFewToken = 1300;
+  // Of blocks that stay, and of those that prepare their own chunks, of short sequences or of long ones: of a chunk, and of a
+  // (sequence, head) besides.
   static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
+  static constexpr double kLongChunk = 4700, kLongTurn = 5500;
+  // Of a chunk that is prepared, by heads of k, and by others.
+  static constexpr double kOfKeys = 1200, kOfHead = 700;
 
   double moved(double bytes) const { return bytes / (kReached * device.bytes); }
   // Where multiprocessors take so long, and so many bytes are moved beside.
@@ -82,6 +97,20 @@ struct Costs {
   }
   double prepares_short(int64_t longer) const {
     return staying(kShortChunk, kShortTurn, longer, traffic.prepares_and_outputs());
+  }
+  // The last kernel, of sequences that have more tokens, finds none or few.
+  double token_by_token() const {
+    const double computed = static_cast<double>(batch.tokens) * batch.heads * kFewToken / device.multiprocessors;
+    return kLaunch + beside(computed, batch.chunks() * traffic.prepares_and_outputs() + states());
+  }
+  double prepares_long(int64_t longer) const {
+    return kLaunch + staying(kLongChunk, kLongTurn, longer, traffic.prepares_and_outputs());
+  }
+  // What `prepare` says too much, for two slices: heads that share k share its products. The choice between those that all have
+  // it was fitted without this.
+  double shared() const {
+    const double computed = batch.chunks() * (kOfKeys * batch.k_heads + kOfHead * batch.heads) / device.multiprocessors;
+    return prepare(2) - kLaunch - beside(computed, batch.chunks() * traffic.prepares(false));
   }
   double stays(int64_t longer) const { return prepare(2) + staying(kStayChunk, kStayTurn, longer, traffic.outputs(false)); }
   // One pass over so many chunks of each sequence with outputs, and over as many of states alone.
@@ -157,12 +186,28 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     }
   }
   // Blocks that stay, which write no checkpoints.
-  if (!batch.checkpoints && many && pairs * kStaySize < int64_t{1} << 31) {
+  if (!batch.checkpoints && pairs * kStaySize < int64_t{1} << 31) {
     Cut staying{2, 0, 0, false};
     staying.stays = true;
-    offer(costs.stays(longest), staying);
+    if (many) offer(costs.stays(longest), staying);
     staying.prepares = true;
-    if (kShortFits) offer(costs.prepares_short(longest), staying);
+    if (kShortFits && many) offer(costs.prepares_short(longest), staying);
+    // One kernel for long sequences. T is found two chunks ahead, so shorter ones have it wait. A sequence has one block for both
+    // of its slices, so that the longest one, of four times the mean, has to hide behind others. These figures are no closer than
+    // kClearly.
+    constexpr double kClearly = 0.97;
+    constexpr int64_t kFewChunks = 4;
+    staying.ahead = true;
+    const double others = least - (best.groups == 2 && !best.prepares ? costs.shared() : 0);
+    const bool clearly = each >= kFewChunks && costs.prepares_long(longest > 1 ? 4 : 1) < kClearly * others;
+    if (kLongFits && !kInvariant && (clearly || kLongAnyhow)) best = staying;
+  }
+  // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.
+  const bool few_each = batch.tokens <= kFewTokens * sequences && pairs * kStaySize < int64_t{1} << 31;
+  if (kShortFits && !kInvariant && !kLongAnyhow && few_each && !batch.checkpoints && !batch.k_first) {
+    Cut how{2, 0, 0, false};
+    how.stays = how.prepares = how.few = true;
+    offer(costs.token_by_token(), how);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.

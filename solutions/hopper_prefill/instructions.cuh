@@ -111,6 +111,38 @@ __device__ __forceinline__ void load_state_part(uint32_t to, const CUtensorMap* 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
       ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(box), "r"(bar) : "memory");
 }
+// A number, and that this lane's are there: each lane says so, once, for itself.
+__device__ __forceinline__ void copy_number(uint32_t to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void arrive_copied(uint32_t bar) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(bar) : "memory");
+}
+// So many bytes, a multiple of 16, to L2.
+__device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+// Numbers to global memory, and from there, or else zeros: without a branch, in the order in which they stand.
+__device__ __forceinline__ void store_global_if(bool goes, float* to, float x) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}"
+               ::"l"(to), "f"(x), "r"(static_cast<int>(goes)) : "memory");
+}
+__device__ __forceinline__ void store_global_if(bool goes, float* to, float x, float y) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p st.global.v2.f32 [%0], {%1, %2};\n}"
+               ::"l"(to), "f"(x), "f"(y), "r"(static_cast<int>(goes)) : "memory");
+}
+__device__ __forceinline__ float load_global_if(bool comes, const float* from) {
+  float x = 0.f;
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.f32 %0, [%1];\n}"
+               : "+f"(x) : "l"(from), "r"(static_cast<int>(comes)) : "memory");
+  return x;
+}
+__device__ __forceinline__ float2 load_two_global_if(bool comes, const float* from) {
+  float2 x = {0.f, 0.f};
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}"
+               : "+f"(x.x), "+f"(x.y) : "l"(from), "r"(static_cast<int>(comes)) : "memory");
+  return x;
+}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -138,6 +170,12 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
   uint4 x;
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(at) : "memory");
   return x;
+}
+// Four numbers, where `this_warp` says so: without a branch.
+__device__ __forceinline__ void store_four_if(bool this_warp, uint32_t at, const float* x) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n@p st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n}"
+      ::"r"(at), "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(static_cast<int>(this_warp)) : "memory");
 }
 __device__ __forceinline__ void store_pair(uint32_t at, float x, float y) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(x), "f"(y) : "memory");
@@ -249,15 +287,16 @@ __device__ __forceinline__ void keep(uint32_t (&a)[N][4]) {
     for (int e = 0; e < 4; ++e) asm volatile("" : "+r"(a[i][e])::"memory");
   }
 }
-// Operands in shared memory: at `at`, the same for all of them that are read from there, and `ahead` bytes further.
+// Operands in shared memory: at `at`, the same for all of them that are read from there, and `ahead` bytes further. Addresses have
+// 18 bits: where they would be masked is an instruction for each product.
 // Of rows of 128 bytes, swizzled, eight to 1024 bytes.
 __device__ __forceinline__ uint64_t descriptor(uint32_t at, int ahead) {
-  const uint32_t low = ((at & 0x3ffff) >> 4 | 1 << 16) + (ahead >> 4);
+  const uint32_t low = (at >> 4) + ((1 << 16) + (ahead >> 4));
   return low | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 // Of cores of 8 rows of 16 bytes, not swizzled: two side by side, 128 bytes apart; the next eight rows 256 bytes further.
 __device__ __forceinline__ uint64_t descriptor_packed(uint32_t at, int ahead) {
-  const uint32_t low = ((at & 0x3ffff) >> 4 | 8 << 16) + (ahead >> 4);
+  const uint32_t low = (at >> 4) + ((8 << 16) + (ahead >> 4));
   return low | uint64_t{16} << 32;
 }
 // d [64, 64] (+)= a [64, 16] b [16, 64]: a in registers, b in shared memory. TransposedB: b lies [k, n], n contiguous.
@@ -340,4 +379,22 @@ __device__ __forceinline__ void wgmma_shared(float (&d)[32], uint64_t a, uint64_
       "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
       : "l"(a), "l"(b), "r"(accumulate));
   }
+}
+// The same of 32 columns.
+template <class E>
+__device__ __forceinline__ void wgmma_shared(float (&d)[16], uint64_t a, uint64_t b, int accumulate) {
+#define GDN_WGMMA(type)                                                                                           \
+  asm volatile(                                                                                                   \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"                                                                \
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32." type "." type " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "    \
+      "%10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0;\n}"                                                \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
+      "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])                    \
+      : "l"(a), "l"(b), "r"(accumulate))
+  if constexpr (std::is_same_v<E, __half>) {
+    GDN_WGMMA("f16");
+  } else {
+    GDN_WGMMA("bf16");
+  }
+#undef GDN_WGMMA
 }

@@ -81,6 +81,9 @@ __device__ __forceinline__ void give_row(const float* x, Store store) {
 constexpr int kFragments = 1024, kProducts = 10 * kFragments;  // bytes
 
 __device__ __forceinline__ int fragments_of(int r, int m) { return (r * (r + 1) / 2 + m) * kFragments; }
+// The same without those on the diagonal.
+constexpr int kProductsBelow = 6 * kFragments;
+__device__ __forceinline__ int fragments_below(int r, int m) { return (r * (r - 1) / 2 + m) * kFragments; }
 
 __device__ __forceinline__ void write_products(const float (&products)[32], unsigned char* to, int warp, int lane) {
 #pragma unroll
@@ -92,14 +95,18 @@ __device__ __forceinline__ void write_products(const float (&products)[32], unsi
   }
 }
 
-__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
-  const float4* const at = reinterpret_cast<const float4*>(from + fragments_of(r, m)) + lane;
+__device__ __forceinline__ void read_fragments(float (&x)[8], const unsigned char* from, int lane) {
+  const float4* const at = reinterpret_cast<const float4*>(from) + lane;
   const float4 left = at[0], right = at[32];
   x[0] = left.x, x[1] = left.y, x[2] = left.z, x[3] = left.w, x[4] = right.x, x[5] = right.y, x[6] = right.z, x[7] = right.w;
 }
+__device__ __forceinline__ void read_products(float (&x)[8], const unsigned char* from, int r, int m, int lane) {
+  read_fragments(x, from + fragments_of(r, m), lane);
+}
 
 // A chunk's tile but for its decays, which are there. `products`: K K^T and, behind it, Q K^T. InPlace: where wgmma reads T.
-template <class E, int D, bool WithP, bool InPlace = false>
+// Apart: T in halves, of products whose blocks on the diagonal are where the warp works.
+template <class E, int D, bool WithP, bool InPlace = false, bool Apart = false>
 struct Inverter {
   static constexpr int kTermBytes = InPlace ? kTriangle : kBlocks * kBlock;
   __device__ __forceinline__ static constexpr int place_of(int r, int s) { return InPlace ? place_in_triangle(r, s) : block_of(r, s); }
@@ -110,18 +117,25 @@ struct Inverter {
   unsigned char* tile;  // in memory, or in shared memory
   float scale;
   int lane;
-  float beta[4][2];  // of the lane's rows of each block
+  float kept[4][2];  // beta of the lane's rows of each block
   // Of T in one term: whether keys are alike, and it is rounded so that sums of columns are kept; by columns of its first
   // three blocks, what rounding has taken and not yet given.
   bool keeps_sums;
   float carried[3][2];
 
-  __device__ __forceinline__ void find() {
+  __device__ __forceinline__ float beta_of(int r, int e) const { return rows.beta[16 * r + lane / 4 + 8 * e]; }
+  // Apart, there are no registers to keep it in.
+  template <int N>
+  __device__ __forceinline__ float beta(int r, int e) const {
+    return Apart ? beta_of(r, e) : kept[r][e];
+  }
+  __device__ __forceinline__ void keep_betas() {
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {
-      beta[r][0] = rows.beta[16 * r + lane / 4], beta[r][1] = rows.beta[16 * r + lane / 4 + 8];
-    }
-    find_diagonal();
+    for (int r = 0; r < 4; ++r) kept[r][0] = beta_of(r, 0), kept[r][1] = beta_of(r, 1);
+  }
+  __device__ __forceinline__ void find() {
+    if constexpr (Apart) find_diagonal_apart();
+    else keep_betas(), find_diagonal();
     if (kTerms > 1 || keeps_sums) {
       invert<__nv_bfloat16, 2>();
     } else {
@@ -132,7 +146,8 @@ struct Inverter {
   template <class M, int N>
   __device__ __forceinline__ void invert() {
     invert_diagonal<M, N>();
-    find_left_of_inverse<M, N>();
+    if constexpr (Apart) find_halves<M, N>();
+    else find_left_of_inverse<M, N>();
   }
 
   __device__ __forceinline__ void write_p(const float (&x)[8], int r, int m) const {
@@ -151,8 +166,8 @@ struct Inverter {
 #pragma unroll
       for (int e = 0; e < 8; ++e) {  // what lies on the diagonal is not looked at
         const int column = e / 4 * 8 + 2 * (lane % 4) + e % 2, row = lane / 4 + e / 2 % 2 * 8;
-        s.diagonal[r][kColumns * column + row] = -beta[r][e / 2 % 2] * weights[e] * x[e];
-        if (kTerms == 1 && row == column + 1 && beta[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
+        s.diagonal[r][kColumns * column + row] = -kept[r][e / 2 % 2] * weights[e] * x[e];
+        if (kTerms == 1 && row == column + 1 && kept[r][e / 2 % 2] != 0.f) alike &= weights[e] * x[e] >= kAlike;
       }
       if constexpr (WithP) {
         read_products(x, products + kProducts, r, r, lane);
@@ -162,6 +177,58 @@ struct Inverter {
       }
     }
     keeps_sums = kTerms == 1 && __ballot_sync(kAllLanes, alike) == kAllLanes;
+  }
+
+  // The same where products on the diagonal are where the warp works. Beside wgmma a load takes 100 to 150 cycles, so all of them
+  // come before the first store, which the compiler would not move them over. What lies above the diagonal is not looked at either:
+  // of the last eight columns a lane has numbers of one row, and what it has above the diagonal of others is anything.
+  __device__ __forceinline__ void find_diagonal_apart() {
+    static_assert(!Apart || (kTerms == 1 && !WithP));
+    const unsigned char* const own = reinterpret_cast<const unsigned char*>(&s);
+    float4 left[4];
+    float2 right[4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      left[r] = reinterpret_cast<const float4*>(own + r * kFragments)[lane];
+      right[r] = reinterpret_cast<const float2*>(own + r * kFragments + kFragments / 2)[2 * lane + 1];
+    }
+    struct Sums {
+      float2 columns[2];
+      float rows[2], betas[2];
+    };
+    Sums next;
+    const auto load = [&](int r) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        next.columns[half] = *reinterpret_cast<const float2*>(&rows.log[16 * r + 8 * half + 2 * (lane % 4)]);
+        next.rows[half] = rows.log[16 * r + 8 * half + lane / 4], next.betas[half] = beta_of(r, half);
+      }
+    };
+    load(0);
+    __syncwarp();
+    // Neighbours: which of a lane's numbers have a row that is the next one to their column.
+    const bool first = lane / 4 == 2 * (lane % 4) + 1, second = lane / 4 == 2 * (lane % 4) + 2, corner = lane == 3;
+    bool alike = true;  // all neighbours, but for those behind a sequence's end
+    float* const to = &s.diagonal[0][kColumns * 2 * (lane % 4) + lane / 4];
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {
+      const Sums logs = next;
+      if (r < 3) load(r + 1);
+      float* const block = to + r * kDiagonal;
+      const auto give = [&](int column, int row, float log_of_column, float x) {  // a half of the columns, of the rows
+        const float weight = exp2_fast(logs.rows[row] - log_of_column);
+        block[kColumns * column + 8 * row] = -logs.betas[row] * weight * x;
+        return weight * x;
+      };
+      const float upper[2] = {give(0, 0, logs.columns[0].x, left[r].x), give(1, 0, logs.columns[0].y, left[r].y)};
+      give(0, 1, logs.columns[0].x, left[r].z);
+      const float beside = give(1, 1, logs.columns[0].y, left[r].w);
+      const float lower[2] = {give(8, 1, logs.columns[1].x, right[r].x), give(9, 1, logs.columns[1].y, right[r].y)};
+      const float high = first ? upper[0] : upper[1], low = corner ? beside : first ? lower[0] : lower[1];
+      alike &= logs.betas[0] == 0.f || high >= kAlike || !(first || second);
+      alike &= logs.betas[1] == 0.f || low >= kAlike || !(first || second || corner);
+    }
+    keeps_sums = __ballot_sync(kAllLanes, alike) == kAllLanes;
   }
 
   // Their inverses: eight lanes have a block, two rows each, so that what is read of it serves both.
@@ -271,7 +338,7 @@ struct Inverter {
       for (int i = half; i < 4; i += 2) {
         const float first = x[2 * i] + carried[w][half];
         float second = x[2 * i + 1] + (first - round(first));
-        if (r == 3 && i >= 2) {
+        if ((Apart || r == 3) && i >= 2) {
           const float left = lane % 4 == 3 ? 0.f : second - round(second);
           const float pair = left + __shfl_xor_sync(kAllLanes, left, 1), all = pair + __shfl_xor_sync(kAllLanes, pair, 2);
           if (lane % 4 == 3) second += all;
@@ -292,10 +359,10 @@ struct Inverter {
       if (m >= r) break;
       const float end = rows.log[16 * m + 15];
       const float decay[2] = {exp2_fast(log[0] - end), exp2_fast(log[1] - end)};
-      const float weight[2] = {-beta[r][0] * decay[0], -beta[r][1] * decay[1]};
+      const float weight[2] = {-beta<N>(r, 0) * decay[0], -beta<N>(r, 1) * decay[1]};
       float factors[4], x[8];
       column_factors(factors, rows.factor, m, lane);
-      read_products(x, products, r, m, lane);
+      read_fragments(x, products + fragments_of(r, m), lane);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
       a[m] = Terms<M, N>(x);
@@ -330,7 +397,7 @@ struct Inverter {
   __device__ __forceinline__ void give(const float (&y)[8], int r, int w) {
     float x[8];
 #pragma unroll
-    for (int e = 0; e < 8; ++e) x[e] = y[e] * beta[w][e / 2 % 2];
+    for (int e = 0; e < 8; ++e) x[e] = y[e] * beta<N>(w, e / 2 % 2);
     uint32_t words[2][4];
     if (N > 1 && keeps_sums) {
       round_columns(x, words[0], r, w);
@@ -381,6 +448,70 @@ struct Inverter {
         give<N>(found[w], r, w);
       }
     }
+  }
+
+  // T of the first 32 tokens and of the others, T_11 and T_22, and between them -(Gamma * K K^T)_21, which whoever advances applies
+  // by itself: V'_2 = T_22 (X_2 - (Gamma * K K^T)_21 V'_1). Products by mma.sync wait for those of others by wgmma: here are two
+  // in a row.
+  template <class M, int N>
+  __device__ __forceinline__ void find_halves() {
+    using Block = Terms<M, N>;
+    const auto give_below = [&](int r, int m) {
+      float x[8];
+      decayed_products(x, r, m);
+      uint32_t words[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) words[e] = pack<E>(-x[2 * e], -x[2 * e + 1]);
+      stmatrix(shared_address(tile) + place_of(r, m) + turned(lane), words);
+    };
+    const auto prepare = [&](Block& a, int r) {
+      float x[8];
+      decayed_products(x, r, r - 1);
+      const float by[2] = {-beta_of(r, 0), -beta_of(r, 1)};
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x[e] *= by[e / 2 % 2];
+      a = Block(x);
+    };
+    if constexpr (N == 1) {
+      Block a[2], own[2], inverse[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int r = 2 * half + 1;
+        prepare(a[half], r);
+        own[half] = inverse_of_transposed<M, N>(r - 1), inverse[half] = inverse_of<M, N>(r);
+      }
+      float sums[2][8] = {}, found[2][8] = {};
+#pragma unroll
+      for (int half = 0; half < 2; ++half) multiply_terms<M, N>(sums[half], own[half], a[half]);
+      give_below(2, 0), give_below(2, 1);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) multiply_terms<M, N>(found[half], Block(sums[half]), inverse[half]);
+      give_below(3, 0), give_below(3, 1);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) give<N>(found[half], 2 * half + 1, 2 * half);
+    } else {  // one after the other: registers are short
+#pragma unroll
+      for (int r = 1; r < 4; r += 2) {
+        Block a;
+        prepare(a, r);
+        float sums[8] = {}, found[8] = {};
+        multiply_terms<M, N>(sums, inverse_of_transposed<M, N>(r - 1), a);
+        multiply_terms<M, N>(found, Block(sums), inverse_of<M, N>(r));
+        give<N>(found, r, r - 1);
+      }
+      give_below(2, 0), give_below(2, 1), give_below(3, 0), give_below(3, 1);
+    }
+  }
+  // Block m of row r of Gamma * K K^T, left of the diagonal.
+  __device__ __forceinline__ void decayed_products(float (&x)[8], int r, int m) const {
+    read_fragments(x, products + fragments_below(r, m), lane);
+    const int row = 16 * r + lane / 4;
+    const float end = rows.log[16 * m + 15];
+    const float decay[2] = {exp2_fast(rows.log[row] - end), exp2_fast(rows.log[row + 8] - end)};
+    float factors[4];
+    column_factors(factors, rows.factor, m, lane);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] *= decay[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
   }
 };
 

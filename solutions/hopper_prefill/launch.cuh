@@ -1,6 +1,7 @@
 // The kernels of one call. Each may begin while the last blocks of the one before are busy, and waits for it itself.
 //
-//   order   ──> all, where blocks prepare their own chunks
+//   order   ──> all, where blocks prepare their own chunks; without it, where each has one (sequence, head)
+//   order   ──> sequences of few tokens, in the meantime ──> the others, which prepare their own chunks
 //   prepare ──> all, where nothing is cut
 //   prepare ──> the first segments, with outputs ┐
 //          └──> those between them and the last, ┴──> all but the first, with outputs
@@ -11,8 +12,9 @@
 #include <atomic>
 
 #include "cut.cuh"
+#include "few.cuh"
+#include "long.cuh"
 #include "prefill.cuh"
-#include "short.cuh"
 #include "stay.cuh"
 
 namespace {
@@ -83,14 +85,44 @@ void launch_staying(const Problem& p, const Maps& maps, int64_t places, int mult
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kStayThreads, sizeof(Staying), stream, p, maps);
 }
 
-template <class E>
-void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, cudaStream_t stream) {
+void launch_order(const Problem& p, cudaStream_t stream) {
   gdn_order_kernel<kOrderThreads><<<1, kOrderThreads, kBins * sizeof(int), stream>>>(p);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+// q, k and v where no box of them is asked for.
+struct Tokens {
+  const void *q, *k, *v;
+};
+
+template <class E>
+void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, const Tokens& tokens, cudaStream_t stream) {
+  launch_order(p, stream);
+  if (p.few > 0) {
+    const dim3 grid(kFewBlocks, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
+    const auto of = [](const void* x) { return static_cast<const E*>(x); };
+    launch_early(gdn_few_kernel<E>, grid, kFewThreads, 0, stream, p, of(tokens.q), of(tokens.k), of(tokens.v));
+  }
   constexpr auto kernel = gdn_short_kernel<E>;
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, sizeof(Short), p.device, allowed);
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kShortThreads, sizeof(Short), stream, p, maps, parts);
+}
+
+// Behind the order of sequences, if blocks have several, it may begin early; else it is the call's first kernel, which what is
+// before the call knows nothing of.
+template <class E>
+void launch_long(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  constexpr auto kernel = gdn_long_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Long), p.device, allowed);
+  const dim3 grid(static_cast<unsigned>(p.stays));
+  if (p.queue != nullptr) {
+    launch_order(p, stream);
+    return launch_early(kernel, grid, kLongThreads, sizeof(Long), stream, p, maps);
+  }
+  kernel<<<grid, kLongThreads, sizeof(Long), stream>>>(p, maps);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
 template <class E, int D, int Groups, bool Checkpoints>

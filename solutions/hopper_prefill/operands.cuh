@@ -21,6 +21,36 @@ __device__ __forceinline__ void subtract_read(uint32_t (&bits)[4][4], const floa
   for (int k = 0; k < 4; ++k) subtract_read_of<E>(bits[k], &x[8 * k], gammas[k]);
 }
 
+// A left operand of 16 tokens, from sums.
+template <class E>
+__device__ __forceinline__ void pack_tokens(uint32_t (&bits)[4], const float* x) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) bits[e] = pack<E>(x[2 * e], x[2 * e + 1]);
+}
+// The same decayed.
+template <class E>
+__device__ __forceinline__ void decay_tokens(uint32_t (&bits)[4], const float* x, const float4& by) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    bits[e] = pack<E>(x[2 * e] * (e < 2 ? by.x : by.z), x[2 * e + 1] * (e < 2 ? by.y : by.w));
+  }
+}
+__device__ __forceinline__ void scale_tokens(float* x, const float4& by) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) x[2 * e] *= e < 2 ? by.x : by.z, x[2 * e + 1] *= e < 2 ? by.y : by.w;
+}
+
+// As subtract_read_of, to float32.
+template <class E>
+__device__ __forceinline__ void subtract_read_to(float* to, const float* x, const uint32_t (&bits)[4], const float4& gamma) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float2 value = unpack<E>(bits[e]);
+    const float first = e < 2 ? gamma.x : gamma.z, second = e < 2 ? gamma.y : gamma.w;
+    to[2 * e] = fmaf(-first, x[2 * e], value.x), to[2 * e + 1] = fmaf(-second, x[2 * e + 1], value.y);
+  }
+}
+
 // V'^T diag(gamma_C / gamma), of V'^T for tokens 0 to 31 and 32 to 63.
 template <class E>
 __device__ __forceinline__ void decay_v(uint32_t (&decayed)[4][4], const float (&y)[2][16], const float4 (&rests)[4]) {
@@ -46,6 +76,13 @@ __device__ __forceinline__ void update_state(Slice<D>& S, const uint32_t (&decay
     }
     wgmma_commit();
   }
+}
+
+// The same of tokens from 16 From to 16 End - 1.
+template <class E, int From, int End>
+__device__ __forceinline__ void update_state_half(float (&S)[32], const uint32_t (&decayed)[4][4], uint32_t box) {
+#pragma unroll
+  for (int k = From; k < End; ++k) wgmma<E, 1>(S, decayed[k], descriptor(box, 2048 * k), 1);
 }
 
 // scale (S Q^T) diag(gamma), `reads` = scale gamma; and V'^T as a left operand.

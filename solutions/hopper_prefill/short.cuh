@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kShortThreads, 1)
   } else {
     registers_down<kShortPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
-    if (warp == 0) ShortFeeder{p, s, maps, parts}.run();
+    if (warp == 0) ShortFeeder(p, s, maps, parts).run();
     else if (warp == 1) find_p_short<E>(p, s);
     else invert_short<E>(p, s, warp - 2);
   }

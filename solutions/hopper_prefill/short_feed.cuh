@@ -12,13 +12,10 @@ struct ShortMaps {
   CUtensorMap q[3], k[3], v[3], states;
 };
 
-// By a warp. A chunk is asked for as soon as its place is free, a state as soon as the one before has been read.
-struct ShortFeeder {
+// Which (sequence, head) a block has, one after the other: by a warp.
+struct TurnFeeder {
   const Problem& p;
-  Short& s;
   const Maps& maps;
-  const ShortMaps& parts;
-  int asked = 0;  // chunks, of all turns
 
   __device__ __forceinline__ static int uniform(int x) { return __shfl_sync(kAllLanes, x, 0); }
 
@@ -26,14 +23,29 @@ struct ShortFeeder {
   struct Turn {
     int n, h, chunks, start, end;
   };
-  // The order is volatile: the kernel before may have written it while this one was running.
-  __device__ __forceinline__ Turn find(int pair) const {
-    if (pair >= p.N * p.H) return {0, 0, -1, 0, 0};
-    const int rank = pair / p.H, h = pair - rank * p.H;
-    const int n = uniform(*reinterpret_cast<const volatile int*>(p.queue + kQueued + rank));
-    const int start = uniform(static_cast<int>(bound(p, n))), end = uniform(static_cast<int>(bound(p, n + 1)));
+  __device__ __forceinline__ static Turn turn_of(int n, int h, int start, int end) {
     return {n, h, end < start ? 0 : (end - start + kChunk - 1) / kChunk, start, end};
   }
+  // The order is volatile: the kernel before may have written it while this one was running.
+  __device__ __forceinline__ Turn find(int pair) const {
+    const int sequences = p.few == 0 ? p.N : uniform(*reinterpret_cast<const volatile int*>(p.queue + 1));
+    if (pair >= sequences * p.H) return {0, 0, -1, 0, 0};
+    const int rank = pair / p.H, h = pair - rank * p.H;
+    // Where no block has a second turn there is no queue.
+    const int n = p.queue == nullptr ? rank : uniform(*reinterpret_cast<const volatile int*>(p.queue + kQueued + rank));
+    return turn_of(n, h, uniform(static_cast<int>(bound(p, n))), uniform(static_cast<int>(bound(p, n + 1))));
+  }
+};
+
+// A chunk is asked for as soon as its place is free, a state as soon as the one before has been read.
+struct ShortFeeder : TurnFeeder {
+  Short& s;
+  const ShortMaps& parts;
+  int asked = 0;  // chunks, of all turns
+
+  __device__ __forceinline__ ShortFeeder(const Problem& p, Short& s, const Maps& maps, const ShortMaps& parts)
+      : TurnFeeder{p, maps}, s(s), parts(parts) {}
+
   __device__ __forceinline__ int take_next() const {
     return uniform(lane_here() == 0 ? atomicAdd(p.queue, 1) : 0);
   }

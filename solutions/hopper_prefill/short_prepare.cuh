@@ -79,6 +79,29 @@ __device__ __forceinline__ void read_gates(const Problem& p, const Asked& asked,
   __syncwarp();
 }
 
+// Block m of row r of P, from that of Q K^T.
+__device__ __forceinline__ void decay_p(float (&x)[8], const Rows& rows, float scale, int r, int m, int lane) {
+  if (m == r) {
+    float weights[8];
+    weigh_diagonal(weights, rows.log, r, lane);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] *= scale * weights[e];
+  } else {
+    const float end = rows.log[16 * m + 15];
+    float factors[4], weight[2];
+    column_factors(factors, rows.factor, m, lane);
+#pragma unroll
+    for (int e = 0; e < 2; ++e) weight[e] = scale * exp2_fast(rows.log[16 * r + lane / 4 + 8 * e] - end);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
+  }
+}
+template <class E>
+__device__ __forceinline__ void pack_block(uint32_t (&words)[4], const float (&x)[8]) {
+#pragma unroll
+  for (int e = 0; e < 4; ++e) words[e] = pack<E>(x[2 * e], x[2 * e + 1]);
+}
+
 // By a warp: decays and T of all chunks that come to place i.
 template <class E>
 __device__ __forceinline__ void invert_short(const Problem& p, Short& s, int i) {
@@ -143,21 +166,9 @@ __device__ __forceinline__ void find_p_short(const Problem& p, Short& s) {
     const Rows& rows = place.rows;
     const uint32_t to = shared_address(place.P) + turned(lane);
     multiply_lower_blocks<E>(shared_address(place.q), shared_address(place.k), lane, [&](float(&x)[8], int r, int m) {
-      if (m == r) {
-        float weights[8];
-        weigh_diagonal(weights, rows.log, r, lane);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) x[e] *= p.scale * weights[e];
-      } else {
-        const float end = rows.log[16 * m + 15];
-        float factors[4], weight[2];
-        column_factors(factors, rows.factor, m, lane);
-#pragma unroll
-        for (int e = 0; e < 2; ++e) weight[e] = p.scale * exp2_fast(rows.log[16 * r + lane / 4 + 8 * e] - end);
-#pragma unroll
-        for (int e = 0; e < 8; ++e) x[e] *= weight[e / 2 % 2] * factors[e / 4 * 2 + e % 2];
-      }
-      const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
+      uint32_t words[4];
+      decay_p(x, rows, p.scale, r, m, lane);
+      pack_block<E>(words, x);
       stmatrix(to + block_of_square(r, m), words);
     });
     fence_async();

@@ -279,8 +279,10 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     assert [kernel.registers for kernel in staying] == [128] * 2
     preparing = [kernel for kernel in kernels if kernel.name.startswith("gdn_short_kernel")]
     assert [kernel.registers for kernel in preparing] == [168] * 2
+    of_long = [kernel for kernel in kernels if kernel.name.startswith("gdn_long_kernel")]
+    assert [kernel.registers for kernel in of_long] == [168] * 2
     order = [kernel for kernel in kernels if kernel.name.startswith("gdn_order_kernel")]
-    assert len(kernels) == len(advance) + len(prepare) + len(staying) + len(preparing) + len(order)
+    assert len(kernels) == len(advance) + len(prepare) + len(staying) + len(preparing) + len(of_long) + len(order)
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised

@@ -20,8 +20,9 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 # cut; cases where blocks decide on slices, ways they do; that of many sequences, which is not cut; cases without
 # checkpoints, one block or three that stay.
 RUNS_OF_TILES = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
-# All cases in three blocks that prepare their own chunks, and those without checkpoints in one.
-RUNS = RUNS_OF_TILES + 11 + 5
+# All cases in three blocks that prepare their own chunks, and those without checkpoints in one; the same of the form
+# for long sequences, and some in as many blocks as there are (sequence, head).
+RUNS = RUNS_OF_TILES + 11 + 5 + 23 + 4
 # Heads of 64 have one slice.
 RUNS_OF_64 = 10 * 2 + 5 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"
@@ -161,11 +162,48 @@ ODD = "first = odd ? column + 16 : column, second"
         pytest.param("short_feed.cuh", LEFT, "", f"{CHANGED}|without fence|too many|WRONG", id="k in use"),
         pytest.param("short_feed.cuh", OUT, "", f"{CHANGED}|without fence|too many|WRONG", id="an output in the way"),
         pytest.param("short_advance.cuh", ODD, "first = column, second", "WRONG: ragged", id="columns of another row"),
+        pytest.param(
+            "few.cuh", "load(next, start + t + 1)", "load(next, start + t)", "WRONG: ragged", id="a token twice"
+        ),
+        pytest.param("few.cuh", "tokens <= p.few", "tokens < p.few", "WRONG", id="eight tokens nobody's"),
         pytest.param("shared.cuh", "(r == 3 && s == 3 ? 2 : 1)", "1", "WRONG: ragged", id="the last block elsewhere"),
     ],
 )
 def test_errors_of_blocks_that_prepare_are_found(tmp_path: Path, name: str, old: str, new: str, says: str) -> None:
     done = emulate(tmp_path, "-O1", "-DSHORT_ALONE", "-DSTOP_AT_FIRST", edit=(name, old, new))
+    said = done.stdout + done.stderr
+    assert done.returncode == 1, said
+    assert re.search(says, said), said
+
+
+T_WAITED = "barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());"
+Q_LEFT = "if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);\n    if (lane_here() == 0) {\n      const"
+NO_WAIT = "if (lane_here() == 0) {\n      const"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "old", "new", "says"),
+    [
+        pytest.param(
+            "long_advance.cuh", T_WAITED, "", f"{CHANGED}|without fence|too many|WRONG", id="T not waited for"
+        ),
+        pytest.param("long_advance.cuh", "S[1][e] *= all;", ";", "WRONG: ragged", id="half of a state not decayed"),
+        pytest.param("long_feed.cuh", Q_LEFT, NO_WAIT, f"{CHANGED}|without fence|too many|WRONG", id="queries in use"),
+        pytest.param(
+            "long_feed.cuh", "gate += static_cast", "gate += 0 * static_cast", "WRONG: ragged", id="old gates"
+        ),
+        pytest.param(
+            "long_prepare.cuh", "clear(s.values[v], rows", "clear(s.values[v], kChunk", "WRONG", id="v's tail"
+        ),
+        pytest.param("long_prepare.cuh", "fabsf(logs.x) <= kMild", "true", "WRONG: resets", id="decays out of range"),
+        pytest.param("long_prepare.cuh", "first ? y[6] : 0.f", "y[6]", "WRONG: ragged", id="P above its diagonal"),
+    ],
+)
+def test_errors_of_blocks_for_long_sequences_are_found(
+    tmp_path: Path, name: str, old: str, new: str, says: str
+) -> None:
+    done = emulate(tmp_path, "-O1", "-DLONG_ALONE", "-DSTOP_AT_FIRST", edit=(name, old, new))
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert re.search(says, said), said

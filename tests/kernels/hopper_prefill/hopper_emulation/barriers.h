@@ -93,6 +93,8 @@ inline void barrier_wait(uint32_t at, int parity) {
 }
 
 // Whether it is; now and then that is not seen yet.
+// Copies of numbers are made at once.
+inline void arrive_copied(uint32_t at) { barrier_arrive(at); }
 inline int barrier_test(uint32_t at, int parity) {
   if (barrier_at(at).phase % 2 == parity || schedule() % 4 == 0) return 0;
   barrier_wait(at, parity);

@@ -2,14 +2,15 @@
 #include <csignal>
 
 #include "instructions.cuh"
+#include "few.cuh"
 #include "launch.h"
 #include "prefill.cuh"
 #include "recurrence.h"
-#include "short.cuh"
+#include "long.cuh"
 #include "stay.cuh"
 
 // SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error; SHORT_ALONE runs nothing but blocks
-// that prepare their own chunks.
+// that prepare their own chunks, LONG_ALONE nothing but those for long sequences.
 #ifndef SEED
 #define SEED 1
 #endif
@@ -21,7 +22,7 @@ namespace {
 // than so many, or of the (sequence, head) behind so many; or how many blocks stay, and whether they prepare their own chunks.
 struct Cut {
   int slices, first, length, multiprocessors = 0, most = 0, whole = 0, stays = 0;
-  bool prepares = false;
+  bool prepares = false, ahead = false, few = false;
   bool decides() const { return multiprocessors != 0; }
 };
 
@@ -65,6 +66,29 @@ void launch_all(Problem p, const Maps& maps) {
          [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
 }
 
+void launch_order(const Problem& p) {
+  launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
+}
+
+template <class E>
+void launch_long(const Problem& p, const Maps& maps) {
+  if constexpr (kLongFits && kSize == kStaySize) {
+    const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
+    if (p.queue != nullptr) launch_order(p);
+    launch(blocks, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, maps); });
+  }
+}
+
+// Sequences of few tokens, and then the others.
+template <class E>
+void launch_few(const Problem& p, const Maps& maps) {
+  const auto of = [](const CUtensorMap& x) { return reinterpret_cast<const E*>(x.base); };
+  if constexpr (kSize == kStaySize) {
+    launch({static_cast<unsigned>(kFewBlocks), static_cast<unsigned>(p.H), static_cast<unsigned>(p.N)}, kFewThreads, 0,
+           [&] { gdn_few_kernel<E>(p, of(maps.q), of(maps.k), of(maps.v)); });
+  }
+}
+
 template <class E>
 void launch_short(const Problem& p, const Maps& maps) {
   if constexpr (kShortFits && kSize == kStaySize) {
@@ -74,8 +98,9 @@ void launch_short(const Problem& p, const Maps& maps) {
     }
     parts.states = maps.states;
     parts.states.rows = p.k_first ? kStaySize : kSlice, parts.states.halves = p.k_first ? 2 : 4;
-    launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
     const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
+    launch_order(p);
+    if (p.few > 0) launch_few<E>(p, maps);
     launch(blocks, kShortThreads, sizeof(Short), [&] { gdn_short_kernel<E>(p, maps, parts); });
   }
 }
@@ -102,14 +127,14 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.decides();
   p.whole = cut.whole, p.most = std::min(cut.most, p.N);
   p.one_takes = 2050, p.both_take = 3200;
-  p.stays = cut.stays;
+  p.stays = cut.stays, p.few = cut.few ? kFewTokens : 0;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile<kSize>) / sizeof(float)));
   p.tiles = reinterpret_cast<unsigned char*>(tiles.data());
   p.tile_bytes = tile_bytes(!finds_p(cut.slices));
   Guarded<int> queue(queue_size(p.N));
-  p.queue = queue.data();
+  p.queue = cut.ahead && p.stays >= p.N * p.H ? nullptr : queue.data();  // each block has one, as in call.cuh
   p.before = before.data(), p.transfer = transfer.data();
 
   const int rows = static_cast<int>(tokens);
@@ -123,6 +148,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   const auto launched = [&](auto launch_typed) { launch_typed(p, maps); };
   const auto launched_typed = [&]<class E> {
     constexpr int kMost = kSize / kSlice;
+    if (cut.ahead) return launched(launch_long<E>);
     if (cut.prepares) return launched(launch_short<E>);
     if (p.every != 0) return launched(cut.slices == 1 ? launch_all<E, 1, true> : launch_all<E, kMost, true>);
     launched(cut.slices == 1 ? launch_all<E, 1, false> : launch_all<E, kMost, false>);
@@ -184,7 +210,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
-                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.prepares ? " blocks prepare" : " blocks stay")
+                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.ahead ? " blocks prepare ahead" : cut.few ? " blocks prepare but for few tokens" : cut.prepares ? " blocks prepare" : " blocks stay")
                              : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
@@ -210,8 +236,8 @@ std::vector<Case> all_cases() {
   // More than there are places for them: those of one slice come round only where there are no checkpoints.
   const Case chunks{.name = "many chunks", .lengths = {450}, .checkpoint_every = 0};
   // More than a warp has lanes: nothing is cut, blocks decide nothing.
-  Case many{.name = "many sequences", .lengths = {70, 0, 1}, .checkpoint_every = 0};
-  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 5);
+  Case many{.name = "many sequences", .lengths = {70, 0, 1}, .resets = 0.05f, .checkpoint_every = 0};
+  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 10);
   Case resets_in_float16 = resets, repeated_in_float16 = repeated;
   resets_in_float16.type = repeated_in_float16.type = Type::float16;
   return {ragged, resets, short_sequences, bare, repeated, longer, alike, chunks, many, resets_in_float16, repeated_in_float16};
@@ -237,7 +263,7 @@ int main(int count, char** arguments) {
       if (!right) std::_Exit(1);
 #endif
     };
-#ifndef SHORT_ALONE
+#if !defined(SHORT_ALONE) && !defined(LONG_ALONE)
     for (int slices = 1; slices <= kSize / kSlice; ++slices) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
                              Cut{slices, 0, 0, 1, 99}, Cut{slices, 0, 0, 4, 1}, Cut{slices, 0, 0, 132, 99},
@@ -256,7 +282,16 @@ int main(int count, char** arguments) {
     bare.checkpoint_every = 0, of_states.checkpoints.clear();
     for (const int blocks : {1, 3}) {
       if (blocks == 1 && c.checkpoint_every != 0) continue;  // every case once, some twice
+#ifndef LONG_ALONE
       run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true});
+#endif
+    }
+    if (!c.k_first && c.sequences() > 1) run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = 3, .prepares = true, .few = true});
+    // In fewer blocks than there are (sequence, head), and in as many.
+    for (const int blocks : {1, 3, bare.sequences() * bare.heads()}) {
+      if (blocks == 1 && c.checkpoint_every != 0) continue;
+      if (blocks > 8) continue;
+      run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true, .ahead = true});
     }
   }
   return right ? 0 : 1;

@@ -78,6 +78,14 @@ inline void store_shared(uint32_t at, uint4 x) {
   std::memcpy(piece_to_write(at, running, "store_shared"), &x, sizeof x);
 }
 
+inline void store_four_if(bool this_warp, uint32_t at, const float* x) {
+  if (this_warp) std::memcpy(piece_to_write(at, running, "store_four_if"), x, 4 * sizeof *x);
+}
+
+inline void copy_number(uint32_t to, const float* from) {
+  std::memcpy(piece_to_write(to / kPieceBytes * kPieceBytes, running, "copy_number") + to % kPieceBytes, from, sizeof *from);
+}
+
 inline void store_pair(uint32_t at, float x, float y) {
   const float pair[] = {x, y};
   std::memcpy(piece_to_write(at / kPieceBytes * kPieceBytes, running, "store_pair") + at % kPieceBytes, pair, sizeof pair);
@@ -95,6 +103,12 @@ inline uint4 load_shared(uint32_t at) {
 inline float load_one(uint32_t at) {
   float x;
   std::memcpy(&x, shared_bytes(at, 4, "load_one"), sizeof x);
+  return x;
+}
+
+inline float2 load_two(uint32_t at) {
+  float2 x;
+  std::memcpy(&x, shared_bytes(at, 8, "load_two"), sizeof x);
   return x;
 }
 

@@ -261,7 +261,8 @@ void wgmma(float (&d)[Registers], const uint32_t (&a)[4], uint64_t b, int accumu
   ask_product(d, a, {0, b, 2 * Registers, false, TransposedB != 0, accumulate != 0, kType<E>});
 }
 
-template <class E>
-void wgmma_shared(float (&d)[32], uint64_t a, uint64_t b, int accumulate) {
-  ask_product(d, nullptr, {a, b, 64, true, false, accumulate != 0, kType<E>});
+template <class E, size_t Registers>
+void wgmma_shared(float (&d)[Registers], uint64_t a, uint64_t b, int accumulate) {
+  static_assert(Registers == 16 || Registers == 32);
+  ask_product(d, nullptr, {a, b, 2 * Registers, true, false, accumulate != 0, kType<E>});
 }
