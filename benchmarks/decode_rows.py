@@ -1,6 +1,7 @@
 """Decode beside a copy of its states, over the batches that a choice of waves may miss.
 
-    python benchmarks/decode_rows.py [--solution cuda_decode] [--against flashinfer] [--rows TEXT,TEXT] [--json FILE]
+    python benchmarks/decode_rows.py [--solution cuda_decode] [--against flashinfer] [--rows TEXT,TEXT] [--build DIR]
+                                     [--json FILE]
 
 One token a sequence, [V, K] states, dense or in a pool, float32 or bfloat16, heads 4/16 to 16/64. The batches are 1 to
 40, those on either side of each multiple of the multiprocessors, and every seventh up to 300. The copy is that of
@@ -77,6 +78,7 @@ def main() -> None:
     parser.add_argument("--against", default="flashinfer")
     parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
     parser.add_argument("--every", type=int, default=1, help="past 1,200 (row, head) pairs, only one row in so many")
+    parser.add_argument("--build", type=Path, help="where builds are kept for the next run")
     parser.add_argument("--json", type=Path, help="append a line a row")
     options = parser.parse_args()
     peers = [folder_of(name, "peers") for name in options.against.split(",") if name]
@@ -90,8 +92,9 @@ def main() -> None:
     print(f"{device.name}, {many} multiprocessors; microseconds; allowed: by the copy\n{said_with(made_with())}\n")
     print(f"{'':28}{'copy':>9}{'allowed':>9}{options.solution[-16:]:>17}  peers")
     with tempfile.TemporaryDirectory() as scratch:
-        build = Path(scratch)
-        floor = {name: load_function(HERE / "floor", f"kernel.cu::{name}", build) for name in ("dense", "pool")}
+        build = options.build or Path(scratch)
+        copying = partial(load_function, HERE / "floor", build_dir=build / "floor")
+        floor = {name: copying(f"kernel.cu::{name}") for name in ("dense", "pool")}
         memory = Memory(asked)
         for row in asked:
             found = measure(row, options, floor, build, memory)

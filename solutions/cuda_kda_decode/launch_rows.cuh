@@ -1,6 +1,6 @@
 // Which tile a call is launched with: k_last. The place to tune: lanes in a row, loads a thread, warps a block, whether a
-// thread's rows are neighbours. One tile serves all batches: blocks of 4 to 8 KiB of a state, so that no multiprocessor gets
-// much more than its share.
+// thread's rows are neighbours. One tile serves all batches, so a row has the same bits in each: blocks of 8 to 16 KiB of a
+// state, so that no multiprocessor gets much more than its share.
 #pragma once
 #include "rows.cuh"
 #include "start.cuh"
@@ -11,16 +11,12 @@ template <class E, int D, Slots slots>
 struct TileOf {
   using Type = RowTile<E, D, 16, 4, 4, true>;
 };
-template <int D>
-struct TileOf<float, D, Slots::kPool> {
-  using Type = RowTile<float, D, 32, 4, 4, true>;
-};
-template <int D>
-struct TileOf<bf16, D, Slots::kPool> {
+template <int D, Slots slots>
+struct TileOf<bf16, D, slots> {
   using Type = RowTile<bf16, D, 8, 8, 4, true>;
 };
-template <>
-struct TileOf<bf16, 256, Slots::kPool> {
+template <Slots slots>
+struct TileOf<bf16, 256, slots> {
   using Type = RowTile<bf16, 256, 16, 4, 4, true>;  // fewer key channels a thread: their decays are in registers, too
 };
 

@@ -10,13 +10,18 @@ constexpr size_t kMostShared = 227 * 1024;
 // Registers of a thread where two warpgroups multiply: of those, and of the one that feeds.
 constexpr int kWalkRegisters = 240, kFeedRegisters = 24;
 // Lanes of a warp that say what it has left, or passed on: one is enough for all behind __syncwarp. racecheck does not follow
-// that; for it all of them do (README.md).
+// that; for it all of them do, and so on (README.md).
 #ifdef GDN_EVERY_LANE
-constexpr int kSpeakers = 32;
+constexpr bool kEveryLane = true;
 #else
-constexpr int kSpeakers = 1;
+constexpr bool kEveryLane = false;
 #endif
+constexpr int kSpeakers = kEveryLane ? 32 : 1;
 __device__ __forceinline__ void warp_arrive(int lane, uint32_t bar) { barrier_arrive_if(kSpeakers > 1 || lane == 0, bar); }
+// The others' part, where the first lane does more than arrive.
+__device__ __forceinline__ void others_arrive(int lane, uint32_t bar) {
+  if (kSpeakers > 1 && lane != 0) barrier_arrive(bar);
+}
 
 // 16-byte piece `piece` of a row of 128 bytes, in a box.
 __device__ __forceinline__ uint32_t swizzled(int row, int piece) { return row * 128 + ((piece ^ (row & 7)) << 4); }

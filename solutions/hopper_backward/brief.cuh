@@ -193,8 +193,7 @@ __device__ __forceinline__ void walk_brief(const Problem& p, BriefShared& s, con
 #pragma unroll
   for (int term = 0; term < kTerms; ++term) multiply_upper<E>(x, bits, shared_address(s.reverse.M[term]), term > 0);
   wgmma_commit();
-  load_decays(decay, back + offsetof(ReverseDecays, read), lane);
-  decay_bits<E>(g_bits, decay);
+  decay_tokens<E>(g_bits, g_bits, back + offsetof(ReverseDecays, read), lane);
   wgmma_wait<0>();
   settle(x);
   keep(bits);

@@ -73,12 +73,12 @@ __device__ __forceinline__ void walk_forward_beside(const Problem& p, const Maps
   int turns = 0;
   if (of_block < 4) {
     registers_up<kWalkRegisters>();
-    walk_forward<E, 1, false, true>(p, s, 0);
+    walk_forward<E, 1, false, 1, true>(p, s, 0);
   } else {
     registers_down<kBesideRegisters>();
     if (of_block == 4) {
       Behind behind;
-      feed<ForwardWay<1, true>, ForwardShared<1>, 1, kForwardStages<1>>(p, s, {maps, s}, behind);
+      feed<ForwardWay<1, 1, true>, ForwardShared<1>, 1, kForwardStages<1>>(p, s, {maps, s}, behind);
     } else if (of_block == 6) {
       unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
       store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);

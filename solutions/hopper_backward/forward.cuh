@@ -13,17 +13,20 @@ struct ForwardStage {
   alignas(1024) unsigned char k[kHalves * kBoxBytes], v[Groups * kBoxBytes];
   ForwardTile tile;
 };
-template <int Groups>
-constexpr int kForwardStages = Groups == 2 && kTerms == 2 ? 3 : 4;  // two terms of E leave less room
-template <int Groups>
-using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups>>;
+// Blocks: of a multiprocessor. Two of them, a slice each, for short sequences: one loads and stores states while the other walks.
+template <int Groups, int Blocks = 1>
+constexpr int kForwardStages = Blocks == 2 ? 2 : Groups == 2 && kTerms == 2 ? 3 : 4;  // two terms of E leave less room
+template <int Groups, int Blocks = 1>
+using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Groups, Blocks>>;
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
+static_assert(2 * (sizeof(ForwardShared<1, 2>) + 1024) <= kMostShared + 1024);  // 1 KB more of each is the system's
+constexpr int kShortWalkRegisters = 208, kShortFeedRegisters = 48;  // of half of a multiprocessor
 
 // Beside: others prepare tiles meanwhile, store the states and tell of them.
-template <int Groups, bool Beside = false>
+template <int Groups, int Blocks = 1, bool Beside = false>
 struct ForwardWay {
   const Maps& maps;
-  ForwardShared<Groups>& s;
+  ForwardShared<Groups, Blocks>& s;
   const bool leaves = true, with_values = true;
   const Work& work = s.work;
   static constexpr bool kWaits = Beside, kTells = Beside;
@@ -56,9 +59,9 @@ struct ForwardWay {
 };
 
 // Carries: nothing is left but the state behind the last chunk. Beside: as above.
-template <class E, int Groups, bool Carries, bool Beside = false>
-__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups>& s, int wg) {
-  constexpr int kStages = kForwardStages<Groups>;
+template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false>
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg) {
+  constexpr int kStages = kForwardStages<Groups, Blocks>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
   unsigned char* to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
@@ -89,22 +92,29 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), v = shared_address(stage.v) + wg * kBoxBytes;
     const uint32_t E_at = shared_address(stage.tile.E), decays = shared_address(&stage.tile.decays);
+    const uint32_t states = shared_address(s.states[wg]);
     barrier_wait(shared_address(&s.full[place]), parity);
+    if constexpr (Beside) {
+      barrier_wait(shared_address(&s.taken), (c & 1) ^ 1);
+    } else if constexpr (!Carries) {
+      if (lane == 0) stored_read();
+      __syncwarp();
+    }
     pack_state<E>(state_bits, S);
     wgmma_fence();
-    multiply<E>(x, state_bits, k, true);
+    multiply_and_keep<E, !Carries>(x, state_bits, k, c == 0, states, warp, lane);
     wgmma_commit();
+    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
+    if constexpr (!Carries) scale_state(S, end);
     if constexpr (Beside) {
-      pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), c, warp, lane);
+      pass_on(shared_address(&s.passed_on), lane);
     } else if constexpr (!Carries) {
-      hand_out(state_bits, s.states[wg], to, warp, lane);
+      hand_out(states, to, warp, lane);
     }
     Tokens bits;
     load_tokens(bits, v, warp, lane);
     float4 gammas[4];
     load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
-    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
-    if constexpr (!Carries) scale_state(S, end);
     wgmma_wait<0>();
     settle(x);
     if constexpr (Carries) scale_state(S, end);
@@ -124,8 +134,6 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     update_state<E>(S, bits, k);
     wgmma_commit();
     if constexpr (!Carries) store_tokens<E>(y, v, warp, lane);  // this warp has read the same channels there
-#pragma unroll
-    for (int i = 0; i < 32; ++i) x[i] = 0.f;
     to += static_cast<int64_t>(p.H) * kStateBytes;
     wgmma_wait<0>();
     settle_state(S);
@@ -145,25 +153,26 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
 }
 
 // The grid is (slices, H, N).
-template <class E, int Groups>
-__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_kernel(const __grid_constant__ Problem p,
-                                                                              const __grid_constant__ Maps maps) {
+template <class E, int Groups, int Blocks>
+__global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kernel(const __grid_constant__ Problem p,
+                                                                                   const __grid_constant__ Maps maps) {
   DYNAMIC_SHARED(memory);
-  auto& s = *reinterpret_cast<ForwardShared<Groups>*>(memory);
+  using Shared = ForwardShared<Groups, Blocks>;
+  constexpr int kStages = kForwardStages<Groups, Blocks>;
+  auto& s = *reinterpret_cast<Shared*>(memory);
   if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
-  prepare_places<ForwardShared<Groups>, Groups, kForwardStages<Groups>>(
-      s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
+  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
-    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_forward<E, Groups, false>(p, s, wg);
+    if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kWalkRegisters>();
+    walk_forward<E, Groups, false, Blocks>(p, s, wg);
   } else {
-    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
+    if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
       Behind behind;
-      feed<ForwardWay<Groups>, ForwardShared<Groups>, Groups, kForwardStages<Groups>>(p, s, {maps, s}, behind);
+      feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
     }
   }
 }

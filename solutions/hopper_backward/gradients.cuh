@@ -89,6 +89,7 @@ struct GradientBlock {
         s.task[i] = task;
         barrier_arrive(shared_address(&s.found[i]));
       }
+      others_arrive(lane_here(), shared_address(&s.found[i]));
       if (task.valid == 0) return;
 #pragma unroll 1
       for (int turn = 0; turn < p.k_group; ++turn) {
@@ -136,6 +137,7 @@ struct GradientBlock {
     }
     __syncwarp();
     if (lane_here() == 0) barrier_arrive(shared_address(&s.betas_read));
+    others_arrive(lane_here(), shared_address(&s.betas_read));
   }
 
   __device__ __forceinline__ void ask_queries(const Task& task, int turn, bool with_keys) const {
@@ -303,9 +305,9 @@ __device__ __forceinline__ void prepare_parts(GradientShared& s) {
     barrier_init(shared_address(&s.landed[i]), 1);
     barrier_init(shared_address(&s.left[i]), kGradientThreads / 32 * kSpeakers);
   }
-  barrier_init(shared_address(&s.queries), 1), barrier_init(shared_address(&s.betas_read), 1);
+  barrier_init(shared_address(&s.queries), 1), barrier_init(shared_address(&s.betas_read), kSpeakers);
   barrier_init(shared_address(&s.queries_left), kGradientThreads / 32 * kSpeakers);
-  for (auto& found : s.found) barrier_init(shared_address(&found), 1);
+  for (auto& found : s.found) barrier_init(shared_address(&found), kSpeakers);
 }
 
 // Until there are no more tasks; by whoever multiplies.

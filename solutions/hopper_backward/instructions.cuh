@@ -67,6 +67,9 @@ __device__ __forceinline__ void barrier_arrive_if(int this_lane, uint32_t bar) {
       ::"r"(bar), "r"(this_lane) : "memory");
 }
 __device__ __forceinline__ void named_barrier(int id, int threads) {
+#ifdef GDN_EVERY_LANE
+  __syncwarp();  // code that racecheck adds may have let lanes go on alone
+#endif
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 // --- copies -----------------------------------------------------------------------------------------------------
@@ -160,14 +163,30 @@ __device__ __forceinline__ int wait_for_number(const int* at) {
   }
 }
 // Counts of one thread that others of the block wait for: to a count, and for two of them to be more than `had`. Returns the smaller.
+// racecheck takes a load beside a store for a race, and not one atomic operation beside another.
+#ifdef GDN_EVERY_LANE
+__device__ __forceinline__ void store_count(int* at, int x) {
+  int before;
+  asm volatile("atom.release.cta.shared::cta.exch.b32 %0, [%1], %2;" : "=r"(before) : "r"(shared_address(at)), "r"(x) : "memory");
+}
+__device__ __forceinline__ int load_count(const int* at) {
+  int x;
+  asm volatile("atom.acquire.cta.shared::cta.or.b32 %0, [%1], 0;" : "=r"(x) : "r"(shared_address(at)) : "memory");
+  return x;
+}
+#else
 __device__ __forceinline__ void store_count(int* at, int x) {
   asm volatile("st.release.cta.shared::cta.s32 [%0], %1;" ::"r"(shared_address(at)), "r"(x) : "memory");
 }
+__device__ __forceinline__ int load_count(const int* at) {
+  int x;
+  asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(x) : "r"(shared_address(at)) : "memory");
+  return x;
+}
+#endif
 __device__ __forceinline__ int wait_for_counts(const int* first, const int* second, int had) {
   for (;;) {
-    int x, y;
-    asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(x) : "r"(shared_address(first)) : "memory");
-    asm volatile("ld.acquire.cta.shared::cta.s32 %0, [%1];" : "=r"(y) : "r"(shared_address(second)) : "memory");
+    const int x = load_count(first), y = load_count(second);
     if (min(x, y) > had) return min(x, y);
     asm volatile("nanosleep.u32 200;");
   }

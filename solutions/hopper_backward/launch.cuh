@@ -53,12 +53,13 @@ void launch_prepare(const Problem& p, const Maps& maps, cudaStream_t stream) {
   launch_within(prepare_bytes(2), gdn_prepare_kernel<E>, allowed, p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
-template <class E, int Groups>
+template <class E, int Groups, int Blocks>
 void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   if (p.tokens == 0) return;
   const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
-  launch(gdn_forward_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
+  constexpr size_t kBytes = sizeof(ForwardShared<Groups, Blocks>);
+  launch(gdn_forward_kernel<E, Groups, Blocks>, allowed, p.device, grid, kWalkThreads<Groups>, kBytes, stream, p, maps);
 }
 
 // Early: beside the kernel before.
@@ -120,7 +121,8 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   if (p.brief > 0) launch_brief<E>(p, maps, plan.alone, stream);
   if (plan.alone) return;
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
-  plan.forward_both ? launch_forward<E, 2>(p, maps, stream) : launch_forward<E, 1>(p, maps, stream);
+  const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
+  forward(p, maps, stream);
   (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
 }
 

@@ -59,16 +59,19 @@ __device__ __forceinline__ void pack_decayed(Tokens& bits, const float (&x)[32],
   }
 }
 
+// bits diag(decay), of 16-bit numbers; the decays are read where they are needed, which takes fewer registers.
 template <class E>
-__device__ __forceinline__ void decay_bits(Tokens& bits, const float4 (&decays)[4]) {
+__device__ __forceinline__ void decay_tokens(Tokens& to, const Tokens& bits, uint32_t decays, int lane) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
+    const float4 four = load_four(decays + 16 * (lane % 4) + 64 * k);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float2 x = unpack<E>(bits[k][e]), decay = pair_of(decays[k], e);
-      bits[k][e] = pack<E>(decay.x * x.x, decay.y * x.y);
+      const float2 x = unpack<E>(bits[k][e]), decay = pair_of(four, e);
+      to[k][e] = pack<E>(decay.x * x.x, decay.y * x.y);
     }
   }
+  keep(to);
 }
 
 // S += x^T k, of what tokens write or erase and boxes whose rows are tokens: a product for each half of the key channels.
@@ -83,8 +86,10 @@ __device__ __forceinline__ void settle_state(Slice& S) {
   for (int half = 0; half < kHalves; ++half) settle(S[half]);
 }
 
-// Here, and not where the compiler would: between products that wait for it.
+// Here, and not where ptxas would: behind the wait for the products under way, between others that wait for it. It leaves alone what is in
+// a branch. By one there is nothing to do.
 __device__ __forceinline__ void scale_state(Slice& S, float factor) {
+  if (factor == 1.f) return;
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
@@ -92,7 +97,6 @@ __device__ __forceinline__ void scale_state(Slice& S, float factor) {
   }
   settle_state(S);
 }
-
 
 // S as a left operand, and what that loses.
 template <class E>
@@ -130,18 +134,21 @@ __device__ __forceinline__ void store_tokens(const float (&x)[32], uint32_t box,
     stmatrix_transposed(box + turned_place_of_lane(k, warp, lane), bits);
   }
 }
+// Of 16 tokens, 16 k to 16 k + 15.
+template <class E>
+__device__ __forceinline__ void store_decayed_tokens(int k, const float (&x)[32], const float4& decays, uint32_t box, int warp, int lane) {
+  uint32_t bits[4];
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    const float2 decay = pair_of(decays, e);
+    bits[e] = pack<E>(decay.x * x[8 * k + 2 * e], decay.y * x[8 * k + 2 * e + 1]);
+  }
+  stmatrix_transposed(box + turned_place_of_lane(k, warp, lane), bits);
+}
 template <class E>
 __device__ __forceinline__ void store_decayed(const float (&x)[32], const float4 (&decays)[4], uint32_t box, int warp, int lane) {
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    uint32_t bits[4];
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float2 decay = pair_of(decays[k], e);
-      bits[e] = pack<E>(decay.x * x[8 * k + 2 * e], decay.y * x[8 * k + 2 * e + 1]);
-    }
-    stmatrix_transposed(box + turned_place_of_lane(k, warp, lane), bits);
-  }
+  for (int k = 0; k < 4; ++k) store_decayed_tokens<E>(k, x, decays[k], box, warp, lane);
 }
 __device__ __forceinline__ void load_tokens(Tokens& bits, uint32_t box, int warp, int lane) {
 #pragma unroll

@@ -37,6 +37,12 @@ bool takes_both(const Problem& p) {
   return 13 * waves(pairs) < 10 * waves(2 * pairs);
 }
 
+// Whether two blocks of a multiprocessor walk forward, where its start and its end are most of a walk.
+bool takes_short(const Problem& p) {
+  constexpr int64_t kMostChunks = 4;
+  return p.tokens <= kMostChunks * kChunk * p.N;
+}
+
 // How the last kernel walks: slices of a state in a block, and blocks that walk, at most.
 struct Walks {
   int groups;
@@ -84,6 +90,7 @@ struct Plan {
   First first;        // walks 0: one kernel after the other
   Walks walks;        // back
   bool forward_both;  // slices in a block that walks forward
+  bool forward_short;  // two blocks that do on a multiprocessor, a slice each
   bool alone;         // no sequence has more than one chunk
   bool little;        // tiles have no memory of their own
   bool room;          // transfers lie where S and r will: they are over before those are there
@@ -127,6 +134,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1), of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
   plan.first = first_of(p, form.divides), plan.walks = walks_of(p), plan.forward_both = takes_both(p);
+  plan.forward_short = takes_short(p);
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
   plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);

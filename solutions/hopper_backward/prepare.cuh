@@ -113,6 +113,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     barrier_init(shared_address(&reinterpret_cast<Front*>(memory)->landed), 1);
     barrier_init_done();
   }
+  if (kEveryLane) __syncthreads();
   prepare_chunk<E>(p, &q_map, &k_map, group, chunk, blockIdx.x, blockIdx.y, memory, 0, [] { __syncthreads(); });
 }
 

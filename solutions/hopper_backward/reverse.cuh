@@ -166,18 +166,24 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity & 1);
+    if constexpr (!Carries) barrier_wait(shared_address(&s.taken), ((behind + turn) & 1) ^ 1);
     pack_state<E>(state_bits, dS);
-    Tokens g_bits, bits;
+    Tokens g_bits, q_bits, bits;
     load_tokens(g_bits, g, warp, lane);
     wgmma_fence();
-    multiply<E>(y, state_bits, k, true);
+    multiply_and_keep<E, !Carries>(y, state_bits, k, turn == 0, shared_address(s.states[wg]), warp, lane);
     multiply_upper<E>(o, g_bits, P, false);
     wgmma_commit();
-    if constexpr (!Carries) pass_on(state_bits, s.states[wg], shared_address(&s.passed_on), shared_address(&s.taken), behind + turn, warp, lane);
-    float4 to_end[4];
-    load_decays(to_end, decays + offsetof(ReverseDecays, to_end), lane);
     scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
-    wgmma_wait<0>();
+    decay_tokens<E>(q_bits, g_bits, decays + offsetof(ReverseDecays, read), lane);
+    // The state's update by queries waits for nothing: its halves fill gaps, the first one that before x, the second one that behind it.
+    wgmma_fence();
+    multiply_by<E>(dS[0], q_bits, q, true);
+    wgmma_commit();
+    if constexpr (!Carries) pass_on(shared_address(&s.passed_on), lane);
+    float4 decay[4];
+    load_decays(decay, decays + offsetof(ReverseDecays, to_end), lane);
+    wgmma_wait<1>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
     if (Beside && turn == 0) keep_tokens(y, kept, lane);
@@ -188,31 +194,36 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       load_tokens(errors, r, warp, lane);
       dot_tokens<E, true>(y, errors, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
-    pack_sum<E>(bits, o, y, to_end);
+    pack_sum<E>(bits, o, y, decay);
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
     wgmma_commit();
-    float4 decay[4];
-    float small = 0.f;
-    load_decays(decay, decays + offsetof(ReverseDecays, read), lane);
-    decay_bits<E>(g_bits, decay);
-    load_decays(decay, decays + offsetof(ReverseDecays, erased), lane);
     wgmma_fence();
-    update_state<E>(dS, g_bits, q);
+    multiply_by<E>(dS[1], q_bits, q + kBoxBytes, true);
     wgmma_commit();
+    load_decays(decay, decays + offsetof(ReverseDecays, erased), lane);
     wgmma_wait<1>();
     settle(y);
     keep(bits);
     pack_decayed<E>(bits, y, decay);
-    wgmma_fence();
-    update_state<E>(dS, bits, k);
-    wgmma_commit();
+    float small = 0.f;
     if constexpr (!Carries) {
       load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
       small = load_one(decays + offsetof(ReverseDecays, small_beta));
-      store_decayed<E>(y, decay, g, warp, lane);  // this warp has read the same channels there
     }
+    keep(bits);
+    wgmma_fence();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_column(i)), true);
+        const int part = 2 * half + i / 2;  // of dv: this warp has read the same channels there
+        if (!Carries && i % 2 == 0) store_decayed_tokens<E>(part, y, decay[part], g, warp, lane);
+      }
+    }
+    wgmma_commit();
     const auto betas = [&] {  // of this warp
       const Betas of = betas_at(p, at, s.work.start + static_cast<int64_t>(chunks - 1 - turn) * kChunk, s.work.h);
       return const_cast<float*>(of.first) + walker * of.step;
@@ -225,7 +236,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     }
     wgmma_wait<0>();
     settle_state(dS);
-    keep(bits), keep(g_bits);
+    keep(bits), keep(q_bits);
     if constexpr (!Carries) {
       Tokens errors;
       if (kDivides<E> && at_end) wait_for_errors();
@@ -237,13 +248,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
                             ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], warp, lane);
       } else if (kDivides<E> && small != 0.f) {
         if constexpr (Beside) wait_for_number(forward_over(p, s.work));
-        load_tokens_from_memory(errors, p.errors + at * kValueBytes + slice / kSlice * kBoxBytes, warp, lane);
+        load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
         dot_tokens<E, false>(y, errors, nullptr, betas(), warp, lane);
       }
       if (!kDivides<E> || at_end) parity ^= 2;
     }
-#pragma unroll
-    for (int i = 0; i < 32; ++i) y[i] = 0.f;
     at -= p.H;
     __syncwarp();
     warp_arrive(lane, shared_address(&s.empty[place]));

@@ -35,6 +35,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   }
   __syncthreads();
   constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
+  constexpr int kLeaving = kEveryLane ? kGradientBlock : kTogether + 32;  // the others learn of it from those
   // Found anew by each role, and not kept.
   const auto first_job = [&] { return anew(static_cast<int>(blockIdx.x) < walkers ? blockIdx.x : p.N * p.H * kSlices); };
   const auto more_jobs = [&](int job) { return job < (p.brief > 0 ? p.queue->sequences : p.N) * p.H * kSlices; };
@@ -54,12 +55,13 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         named_barrier(kWalk, kTogether);
       }
       if (walks) {
-        named_barrier(kWalked, kTogether + 32);
+        named_barrier(kWalked, kLeaving);
         if (lane_here() == 0) end_walk_back<Groups>(walk);
         __syncwarp();
       }
       block.feed_heads();
     } else if (of_block == 9) {
+      if (kEveryLane && walks) named_barrier(kWalked, kLeaving);
       block.feed_queries<E>();
     } else if (of_block == 10) {
       int turns = 0;
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         store_states_back<Groups>(p, walk, turns);
         named_barrier(kWalk, kTogether);
       }
-      if (walks) named_barrier(kWalked, kTogether + 32);
+      if (walks) named_barrier(kWalked, kLeaving);
     } else {
       int turns = 0;
 #pragma unroll 1
@@ -78,7 +80,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
         tell_turns<-1, kSlices>(p, walk, last, 0, chunks, turns);
       }
-      if (walks) named_barrier(kWalked, kTogether + 32);
+      if (walks) named_barrier(kWalked, kLeaving);
     }
     wait_for_last();  // this kernel may have begun beside the one before, and does not end before that
     return;
@@ -92,7 +94,9 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);
     }
-    if (walks) named_barrier(kWalked, kTogether + 32);  // nobody looks at the walk's memory any more
+    if (walks) named_barrier(kWalked, kLeaving);  // nobody looks at the walk's memory any more
+  } else if (kEveryLane && walks) {
+    named_barrier(kWalked, kLeaving);
   }
   find_all_gradients<E>(block);
 }

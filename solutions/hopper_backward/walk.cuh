@@ -57,7 +57,7 @@ template <class Shared, int Groups, int Stages, class Clear, class More>
 __device__ __forceinline__ void prepare_places(Shared& s, Clear clear, More more) {
   if (threadIdx.x == 0) {
     for (int i = 0; i < Stages; ++i) {
-      barrier_init(shared_address(&s.full[i]), 1);
+      barrier_init(shared_address(&s.full[i]), kSpeakers);
       barrier_init(shared_address(&s.empty[i]), 4 * Groups * kSpeakers);
     }
     barrier_init(shared_address(&s.tail), 1);
@@ -114,6 +114,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       if (turn >= prepared) prepared = wait_for_tiles<Way>(p, s.work, turn, lane);
     }
     if (lane == 0) way.ask(p, stage, i % Stages, c, landed);
+    if (whole) others_arrive(lane, full);
     __syncwarp();
     if (!whole) {
       // Rows behind the end are the next sequence's: what is in them, NaN maybe, is no business of this one's, so they become
@@ -124,6 +125,7 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
       fence_async();
       __syncwarp();
       if (lane == 0) barrier_arrive(full);
+      others_arrive(lane, full);
     }
     if (Way::kTells && turn >= Stages && lane == 0) {
       stored_all();
@@ -140,30 +142,31 @@ __device__ __forceinline__ void feed(const Problem& p, Shared& s, const Way& way
   behind.turns += chunks();
 }
 
-// A state that a warpgroup holds as a left operand, to a chunk's place in memory, by way of `states`: each warp its own 16 rows.
-__device__ __forceinline__ void hand_out(const uint32_t (&bits)[8][4], unsigned char* states, unsigned char* to, int warp,
-                                         int lane) {
-  constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
-  const uint32_t from = shared_address(states);
-  if (lane == 0) stored_read();
-  __syncwarp();
+// acc (+)= state boxes^T, the first product of a turn; and the state, a left operand, to `states`, from where it goes to memory: each warp its
+// own 16 rows. A warp waits for room ahead of each product, so stores between them take no time.
+template <class E, bool Keeps>
+__device__ __forceinline__ void multiply_and_keep(float (&acc)[32], const uint32_t (&state)[8][4], uint32_t boxes, bool accumulate, uint32_t states,
+                                                  int warp, int lane) {
 #pragma unroll
-  for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
-  fence_async();
-  __syncwarp();
-  if (lane == 0) {
-    store_bytes(to + warp * kRows, from + warp * kRows, kRows);
-    store_bytes(to + kBoxBytes + warp * kRows, from + kBoxBytes + warp * kRows, kRows);
+  for (int k = 0; k < 8; ++k) {
+    wgmma<E, 0>(acc, state[k], descriptor(boxes, along_row(k)), accumulate || k > 0);
+    if constexpr (Keeps) stmatrix(states + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), state[k]);
   }
 }
 
-// The same by way of a warp that stores it, and sees it arrive. `turn`: of all turns of the block.
-__device__ __forceinline__ void pass_on(const uint32_t (&bits)[8][4], unsigned char* states, uint32_t passed_on, uint32_t taken,
-                                        int turn, int warp, int lane) {
-  const uint32_t from = shared_address(states);
-  barrier_wait(taken, (turn & 1) ^ 1);
-#pragma unroll
-  for (int k = 0; k < 8; ++k) stmatrix(from + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), bits[k]);
+// What a warp has kept, to a chunk's place in memory. Before the next one it waits for that to be read.
+__device__ __forceinline__ void hand_out(uint32_t states, unsigned char* to, int warp, int lane) {
+  constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
+  fence_async();
+  __syncwarp();
+  if (lane == 0) {
+    store_bytes(to + warp * kRows, states + warp * kRows, kRows);
+    store_bytes(to + kBoxBytes + warp * kRows, states + kBoxBytes + warp * kRows, kRows);
+  }
+}
+
+// The same by way of a warp that stores it, and sees it arrive: once that has `taken` the one before.
+__device__ __forceinline__ void pass_on(uint32_t passed_on, int lane) {
   fence_async();
   __syncwarp();
   warp_arrive(lane, passed_on);

@@ -109,8 +109,9 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   TVM_FFI_CHECK(places < (int64_t{1} << 31), ValueError) << places << " chunks are not served";
   const int64_t given = T * D * (HQ + HK + HV) / 2 + (g.has_value() + beta.has_value()) * T * H +
                         initial_state.has_value() * N * H * D * D;  // in units of 4 bytes
-  const Batch batch{T, N, H, HQ, HK, HV, D, p.every != 0};
-  const Cut how = kInvariant ? Cut{1, 0, 0, false} : D == 64 ? cut_64(batch, given + given / 2, here) : cut(batch, given + given / 2, here);
+  const Batch batch{T, N, H, HQ, HK, HV, D, p.every != 0, k_first};
+  const int64_t room = kInvariant ? 0 : given + given / 2;  // no segment finds room
+  const Cut how = D == 64 ? cut_64(batch, room, here) : cut(batch, room, here);
   const Workspace size = workspace_of(how, batch);
   p.decides = how.decides(), p.multiprocessors = multiprocessors;
   p.whole = static_cast<int>(how.whole), p.most = static_cast<int>(how.most);
@@ -124,6 +125,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({size.all()}), kFloat32, device);
   p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
   p.before = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.before + size.states;
+  p.few = how.few ? kFewTokens : 0;
   if (how.stays) {
     p.queue = reinterpret_cast<int*>(p.transfer + size.states);
     p.stays = static_cast<int>(std::min<int64_t>(multiprocessors, N * H));
@@ -139,7 +141,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   const auto run_typed = [&]<class E>() {
     if constexpr (kShortFits) {
       if (how.ahead) return launch_long<E>(p, maps, stream);
-      if (how.prepares) return launch_short<E>(p, maps, short_boxes(q, k, v, p), stream);
+      if (how.prepares) return launch_short<E>(p, maps, short_boxes(q, k, v, p), {q.data_ptr(), k.data_ptr(), v.data_ptr()}, stream);
     }
     if (how.stays) return launch_staying<E>(p, maps, places, multiprocessors, stream);
     if (D == 64) return run(p.every != 0 ? launch_all<E, 64, 1, true> : launch_all<E, 64, 1, false>);

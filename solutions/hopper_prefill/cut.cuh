@@ -21,6 +21,7 @@ struct Cut {
   int64_t most = 0;   // .. but for this many sequences, no more, the longest ones, where blocks find that they had better
   bool stays = false;  // blocks take (sequence, head) after (sequence, head) ..
   bool prepares = false;  // .. and prepare their chunks themselves ..
+  bool few = false;       // .. but for sequences of few tokens, which are advanced token by token (few.cuh) ..
   bool ahead = false;     // .. the next one's first product under way: of long sequences
   bool decides() const { return most + whole > 0; }
 };
@@ -63,6 +64,8 @@ struct Costs {
   // Of a chunk with both slices, where all multiprocessors have one; of one that is prepared, with P or without; besides its
   // chunks, of a block among many that begin one after the other.
   static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
+  // Of a token of a (sequence, head), one by one.
+  static constexpr double kFewToken = 1300;
   // Of blocks that stay, and of those that prepare their own chunks, of short sequences or of long ones: of a chunk, and of a
   // (sequence, head) besides.
   static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
@@ -94,6 +97,11 @@ struct Costs {
   }
   double prepares_short(int64_t longer) const {
     return staying(kShortChunk, kShortTurn, longer, traffic.prepares_and_outputs());
+  }
+  // The last kernel, of sequences that have more tokens, finds none or few.
+  double token_by_token() const {
+    const double computed = static_cast<double>(batch.tokens) * batch.heads * kFewToken / device.multiprocessors;
+    return kLaunch + beside(computed, batch.chunks() * traffic.prepares_and_outputs() + states());
   }
   double prepares_long(int64_t longer) const {
     return kLaunch + staying(kLongChunk, kLongTurn, longer, traffic.prepares_and_outputs());
@@ -192,7 +200,14 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     staying.ahead = true;
     const double others = least - (best.groups == 2 && !best.prepares ? costs.shared() : 0);
     const bool clearly = each >= kFewChunks && costs.prepares_long(longest > 1 ? 4 : 1) < kClearly * others;
-    if (kLongFits && (clearly || kLongAnyhow)) best = staying;
+    if (kLongFits && !kInvariant && (clearly || kLongAnyhow)) best = staying;
+  }
+  // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.
+  const bool few_each = batch.tokens <= kFewTokens * sequences && pairs * kStaySize < int64_t{1} << 31;
+  if (kShortFits && !kInvariant && !kLongAnyhow && few_each && !batch.checkpoints && !batch.k_first) {
+    Cut how{2, 0, 0, false};
+    how.stays = how.prepares = how.few = true;
+    offer(costs.token_by_token(), how);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.

@@ -23,7 +23,7 @@ constexpr Device device_of(int multiprocessors, int clock, int memory_clock, int
 // A batch. How long each sequence is, the host does not know.
 struct Batch {
   int64_t tokens, sequences, heads, q_heads, k_heads, v_heads, D;
-  bool checkpoints;
+  bool checkpoints, k_first = false;
 
   constexpr int64_t pairs() const { return sequences * heads; }
   constexpr int64_t places() const { return tokens / kChunk + sequences; }  // for chunks: there are no more

@@ -1,6 +1,7 @@
 // The kernels of one call. Each may begin while the last blocks of the one before are busy, and waits for it itself.
 //
 //   order   ──> all, where blocks prepare their own chunks; without it, where each has one (sequence, head)
+//   order   ──> sequences of few tokens, in the meantime ──> the others, which prepare their own chunks
 //   prepare ──> all, where nothing is cut
 //   prepare ──> the first segments, with outputs ┐
 //          └──> those between them and the last, ┴──> all but the first, with outputs
@@ -11,6 +12,7 @@
 #include <atomic>
 
 #include "cut.cuh"
+#include "few.cuh"
 #include "long.cuh"
 #include "prefill.cuh"
 #include "stay.cuh"
@@ -88,9 +90,19 @@ void launch_order(const Problem& p, cudaStream_t stream) {
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
+// q, k and v where no box of them is asked for.
+struct Tokens {
+  const void *q, *k, *v;
+};
+
 template <class E>
-void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, cudaStream_t stream) {
+void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, const Tokens& tokens, cudaStream_t stream) {
   launch_order(p, stream);
+  if (p.few > 0) {
+    const dim3 grid(kFewBlocks, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N));
+    const auto of = [](const void* x) { return static_cast<const E*>(x); };
+    launch_early(gdn_few_kernel<E>, grid, kFewThreads, 0, stream, p, of(tokens.q), of(tokens.k), of(tokens.v));
+  }
   constexpr auto kernel = gdn_short_kernel<E>;
   static std::atomic<uint64_t> allowed{0};
   allow(kernel, sizeof(Short), p.device, allowed);

@@ -7,8 +7,11 @@ namespace {
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kChunk = 64;
 constexpr int kSlice = 64;  // value channels of a warpgroup
+constexpr int kFewTokens = 8;  // that are advanced one by one (few.cuh)
 constexpr int kStaySize = 128;  // of the heads that blocks stay with (stay.cuh)
-#ifdef GDN_INVARIANT  // nothing is cut, and a block has a slice, whatever the batch: no sum depends on who else is there
+// Forms that leave the same bits alone are chosen from: one slice or both in a block, blocks that stay, and those that prepare the
+// chunks of short sequences. Segments have other sums, and so have long sequences in one kernel and those of few tokens.
+#ifdef GDN_INVARIANT
 constexpr bool kInvariant = true;
 #else
 constexpr bool kInvariant = false;
@@ -38,6 +41,7 @@ struct Problem {
   int device, multiprocessors;
   int* queue;  // where blocks stay: which sequences they take (queue.cuh)
   int stays;   // so many blocks; 0: each block has one (sequence, head), or a part
+  int few;     // sequences of no more tokens are advanced token by token (few.cuh), and are not in the queue; 0: none are
   float scale;
   bool k_first, log_gates;
   bool decides;                      // each block, what it has (choose.cuh): of no more than ..

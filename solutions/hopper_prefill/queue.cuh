@@ -6,12 +6,15 @@
 namespace {
 
 constexpr int kBins = 256;  // by chunks: sequences of 255 and more are alike
-constexpr int kQueued = 1;  // behind the counter, the order
+constexpr int kQueued = 2;  // behind the counter and how many sequences there are, the order
 
 // In units of 4 bytes.
 inline int64_t queue_size(int64_t sequences) { return sequences + kQueued; }
 
 __device__ __forceinline__ int bin_of_sequence(const Problem& p, int n) { return kBins - 1 - min(count_chunks(p, n), kBins - 1); }
+
+// Whether the sequence is not in the queue: others advance it token by token.
+__device__ __forceinline__ bool is_few(const Problem& p, int n) { return bound(p, n + 1) - bound(p, n) <= p.few && p.few > 0; }
 
 // By a warp: each bin becomes the number of sequences in those before it.
 __device__ __forceinline__ void add_up_bins(int* bins) {
@@ -52,8 +55,8 @@ __device__ __forceinline__ void order_alike_sequences(const Problem& p, int* bin
   const auto count = [&](auto use) {
     const int lane = lane_here();
     for (int first = threadIdx.x - lane; first < p.N; first += blockDim.x) {
-      const int n = first + lane, bin = n < p.N ? bin_of_sequence(p, n) : -1;
-      unsigned left = __ballot_sync(kAllLanes, n < p.N);
+      const int n = first + lane, bin = n < p.N && !is_few(p, n) ? bin_of_sequence(p, n) : -1;
+      unsigned left = __ballot_sync(kAllLanes, bin >= 0);
       while (left != 0) {
         const int leader = __ffs(left) - 1, its = __shfl_sync(kAllLanes, bin, leader);
         const unsigned same = __ballot_sync(kAllLanes, bin == its);
@@ -70,7 +73,8 @@ __device__ __forceinline__ void order_alike_sequences(const Problem& p, int* bin
   if (threadIdx.x < 32) add_up_bins(bins);
   __syncthreads();
   count([&](int n, int place) { p.queue[kQueued + place] = n; });
-  if (threadIdx.x == 0) p.queue[0] = p.stays;  // each block's first is its own number
+  __syncthreads();
+  if (threadIdx.x == 0) p.queue[0] = p.stays, p.queue[1] = bins[kBins - 1];  // each block's first is its own number
 }
 
 }  // namespace

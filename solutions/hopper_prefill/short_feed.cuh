@@ -28,7 +28,8 @@ struct TurnFeeder {
   }
   // The order is volatile: the kernel before may have written it while this one was running.
   __device__ __forceinline__ Turn find(int pair) const {
-    if (pair >= p.N * p.H) return {0, 0, -1, 0, 0};
+    const int sequences = p.few == 0 ? p.N : uniform(*reinterpret_cast<const volatile int*>(p.queue + 1));
+    if (pair >= sequences * p.H) return {0, 0, -1, 0, 0};
     const int rank = pair / p.H, h = pair - rank * p.H;
     // Where no block has a second turn there is no queue.
     const int n = p.queue == nullptr ? rank : uniform(*reinterpret_cast<const volatile int*>(p.queue + kQueued + rank));

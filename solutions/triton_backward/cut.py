@@ -13,7 +13,10 @@ PARTS = 16  # of a sequence, where both walks are side by side
 EARLY = 6  # so many of them, the last, are walked back before their r is known
 KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
 BESIDE = (33, 66)  # programs of a walk, of which a multiprocessor has one, with which both walks are side by side
+CROWDED = 96  # up to so many: then programs of both walks share multiprocessors, and load two chunks ahead
+FAR = 8192  # tokens per sequence, on average, from which that is so
 MOVES_AHEAD = 2  # chunks, where a walk finds what segments make of a state: two programs share a multiprocessor
+LONG_SEGMENT = 64  # chunks: what comes to nothing over so many is left out, and more goes side by side
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
@@ -55,7 +58,14 @@ def beside(num_seqs: int, H: int, total: int, slices: int) -> bool:
     """Whether both walks are to go side by side: where both leave multiprocessors to each other."""
     if INTERPRETED:
         return num_seqs * H >= 4
-    return BESIDE[0] <= num_seqs * H * slices <= BESIDE[1] and total >= CHUNK * PARTS * num_seqs
+    programs = num_seqs * H * slices
+    least = CHUNK * PARTS if programs <= BESIDE[1] else FAR
+    return BESIDE[0] <= programs <= CROWDED and total >= least * num_seqs
+
+
+def long(segment: int) -> bool:
+    """Whether a segment has chunks enough that their decays may come to nothing, and that a second lane pays."""
+    return segment >= LONG_SEGMENT or (INTERPRETED and segment > 0)
 
 
 def ahead(stages: int, device: torch.device) -> int:

@@ -6,6 +6,7 @@ from products import loaded_times
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 RESET: tl.constexpr = tl.constexpr(-1024.0)  # whole numbers, so that sums of them are exact
+LOST_BELOW: tl.constexpr = tl.constexpr(-192.0)
 STEEP: tl.constexpr = tl.constexpr(2.0**-64)  # an alpha below that is not divided by
 
 
@@ -60,6 +61,31 @@ def to_token(fall, resets, t, at):
     """Gamma[at, :] for tokens up to `at`, else 0."""
     found = decay(tl.minimum(entry(resets, t, at) - resets + (entry(fall, t, at) - fall), 0.0))
     return tl.where(t <= at, found, 0.0)
+
+
+@triton.jit
+def store_lost(at, KK, beta, fall, t, C: tl.constexpr):
+    """How much of a state a chunk leaves, at the most: log2 of the norm of what it multiplies by.
+
+    A token multiplies by alpha (I - beta k k^T), whose norm is alpha times the larger of 1 and |1 - beta k . k|.
+    """
+    squares = tl.sum(tl.where(t[:, None] == t[None, :], KK, 0.0), axis=1)
+    grows = tl.log2(tl.maximum(tl.abs(1.0 - beta * squares), 1.0))
+    tl.store(at, tl.sum(grows, axis=0) + entry(fall, t, C - 1))
+
+
+@triton.jit
+def lost_of(lost_ptr, first, h, chunks, H: tl.constexpr, C: tl.constexpr, SEGMENT: tl.constexpr):
+    """Of a segment whose first chunk has slot `first`: the last chunk from which on all that was before is lost, or 0;
+    the first chunk up to which all that comes after is lost to a walk back, or the last; and whether all is lost over
+    the segment. Lost is what 2^-192 and less is left of: in float32 that is nothing, however large a state was."""
+    c = tl.arange(0, SEGMENT)
+    inside = c < chunks
+    x = tl.load(lost_ptr + ((first + c) * H + h) * C, mask=inside, other=0.0)
+    until, total = tl.cumsum(x, axis=0), tl.sum(x, axis=0)
+    begin = tl.max(tl.where(inside & (total - until + x < LOST_BELOW), c, 0), axis=0)
+    last = tl.min(tl.where(inside & (until < LOST_BELOW), c, chunks - 1), axis=0)
+    return begin, last, total < LOST_BELOW
 
 
 @triton.jit

@@ -32,6 +32,7 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
+    BESIDE,
     EARLY,
     INTERPRETED,
     MOVES_AHEAD,
@@ -42,6 +43,7 @@ from cut import (
     beside,
     blocking,
     launch,
+    long,
     padded,
     segment_of,
 )  # fmt: skip
@@ -90,16 +92,30 @@ class Call:
         """Two programs per multiprocessor are better there than loads far ahead."""
         return self.size.total <= SHORT * self.size.num_seqs
 
+    @property
+    def bounds_back(self) -> torch.Tensor:
+        return self.work.bounds if self.work.bounds_back is None else self.work.bounds_back
+
+    @property
+    def crowded(self) -> bool:
+        """Programs of both walks share multiprocessors."""
+        return self.way.beside and self.size.num_seqs * self.size.H * self.size.value_slices > BESIDE[1]
+
+    @property
+    def lost(self) -> bool:
+        """Whether walks leave out what comes to nothing."""
+        return long(self.size.segment)
+
     def stages(self, most: int) -> int:
-        return ahead(min(most, 2) if self.short else most, self.q.device)
+        return ahead(min(most, 2) if self.short or self.crowded else most, self.q.device)
 
 
 def prepare(x: Call) -> None:
     warps, registers, BD = x.cut.prepare
     prepare_kernel[(x.size.slots * x.size.H,)](
         x.q, x.k, x.g, x.beta, x.cu_seqlens, x.work.inverse, x.work.P, x.work.decay, x.work.later, x.scale,
-        x.size.num_seqs, x.size.total, HQ=x.q.shape[1], BK=BD, **launch(warps, registers), **x.gates, **x.norm,
-        **x.common,
+        x.size.num_seqs, x.size.total, lost_ptr=x.work.between, HQ=x.q.shape[1], BK=BD, LOST=x.lost,
+        **launch(warps, registers), **x.gates, **x.norm, **x.common,
     )  # fmt: skip
 
 
@@ -113,35 +129,40 @@ def forward(
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
         x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
         x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.diagonals, x.work.of_walk, checkpoints,
-        first, 0 if checkpoints is None else len(checkpoints), part, many, HV=x.v.shape[1],
+        first, 0 if checkpoints is None else len(checkpoints), part, many, x.work.between, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums,
+        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums, LOST=x.lost,
         **launch(warps, registers), **x.common,
     )  # fmt: skip
 
 
-def walk_back(x: Call, name: str, part: int, many: int = 1, sums: bool = True, at: int = 0) -> None:
-    """at: the first of the parts for whose gradients of states there is room, if that is not for all."""
+def walk_back(
+    x: Call, name: str, part: int, many: int = 1, sums: bool = True, at: int = 0, walks: str = "all"
+) -> None:  # fmt: skip
+    """at: the first of the parts for whose gradients of states there is room, if that is not for all. walks: those of
+    "moves" that take at most half of a segment are "short"; others are "long"."""
     (warps, registers, BV, stages), D, whole = x.cut.backward, x.size.D, name == "whole"
     dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
     places = x.size.places(x.way.parts)
     ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
+    stages = min(stages, MOVES_AHEAD) if walks == "short" else stages
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
-        x.work.decay, dht, ends, x.dh0, x.work.bounds, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
-        HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages), PASS=name,
-        SEGMENT=x.size.segment, PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums,
-        **launch(warps, registers), **x.norm, **x.common,
+        x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
+        lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
+        STAGES=x.stages(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
+        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, **launch(warps, registers),
+        **x.norm, **x.common,
     )  # fmt: skip
 
 
 def scan(x: Call, given, found, reverse: bool) -> None:
     D = x.size.D
     scan_kernel[(x.size.num_seqs * x.size.H * triton.cdiv(D, 64),)](
-        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.work.bounds, x.work.moves, x.work.diagonals, found,
-        H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first, OPERAND=x.common["OPERAND"],
-        PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64, STAGES=ahead(2, x.q.device),
-        SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),
+        x.cu_seqlens, x.size.total, x.size.num_seqs, given, x.bounds_back if reverse else x.work.bounds,
+        x.work.moves, x.work.diagonals, found, H=x.size.H, D=D, HAS_GIVEN=given is not None, K_FIRST=x.k_first,
+        OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], C=CHUNK, BK=padded(D), BV=64,
+        STAGES=ahead(2, x.q.device), SEGMENT=x.size.segment, REVERSE=reverse, **launch(4, 0),
     )  # fmt: skip
 
 
@@ -193,10 +214,8 @@ def of_values_and_gates(x: Call) -> None:
 
 
 def walk_forward(x: Call) -> None:
-    """Over all chunks."""
+    """Over all chunks, once it is known what segments make of a state."""
     segment = x.size.segment
-    if segment:
-        forward(x, "moves", 2 * x.size.segments, segment)
     if x.between:
         apart = x.between[2]
         forward(x, "given", triton.cdiv(x.size.total, CHUNK * apart) + x.size.num_seqs - 1, apart)
@@ -207,12 +226,29 @@ def walk_forward(x: Call) -> None:
         forward(x, "whole", x.size.num_seqs, 0)
 
 
+def of_walk_forward(x: Call) -> list[Step]:
+    """All that comes before the walk back. What segments make of gradients is found beside what they make of states, if
+    there is room: walks that are short load less far ahead, so a multiprocessor has a program of either. Long ones come
+    behind, with one program per multiprocessor: two would gain nothing."""
+    first = Step(0, lambda: prepare(x))
+    if not x.size.segment:
+        return [first, Step(0, lambda: walk_forward(x))]
+    moves = Step(0, lambda: forward(x, "moves", 2 * x.size.segments, x.size.segment))
+    forth = Step(0, lambda: walk_forward(x))
+    if not x.way.aside:
+        back = Step(0, lambda: walk_back(x, "moves", 0))
+        return [first, moves, forth, back, Step(0, lambda: scan(x, x.dht, x.dh0, True))]
+    short = Step(1, lambda: walk_back(x, "moves", 0, walks="short"), (first,))
+    others = Step(1, lambda: walk_back(x, "moves", 0, walks="long"))
+    return [first, short, others, moves, Step(1, lambda: scan(x, x.dht, x.dh0, True), (moves,)), forth]
+
+
 def side_by_side(x: Call) -> list[Step]:
     """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta. The
     gradients of the chunks behind that place are found beside the rest of the walk back. Where there is no room for all
     gradients of states, the last parts of the walk back take the places of the first ones: these go forward in two
     halves, so that the later one is done early."""
-    count, (parts, kept, _) = x.size.num_seqs, x.way
+    count, parts, kept = x.size.num_seqs, x.way.parts, x.way.kept
     early = max(EARLY, parts - kept)
     half = early // 2
     first = Step(0, lambda: prepare(x))
@@ -247,11 +283,7 @@ def run(x: Call) -> None:
     if x.way.beside:
         run_steps(side_by_side(x), x.q.device)
         return
-    prepare(x)
-    walk_forward(x)
-    if x.size.segment:
-        walk_back(x, "moves", 0)
-        scan(x, x.dht, x.dh0, True)
+    run_steps(of_walk_forward(x), x.q.device)
     for nth in range(x.way.parts):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
         gradients(x, nth)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 from chunks import tokens_of
-from decays import decay, decays_between, log_decay
+from decays import decay, decays_between, log_decay, store_lost
 from inverse import unit_lower_inverse
 from rows import scaled, scores_of, triangle, write_gates
 
@@ -13,10 +13,10 @@ LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a wr
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def prepare_kernel(
     q_ptr, k_ptr, g_ptr, beta_ptr, cu_seqlens_ptr, inverse_ptr, P_ptr, decay_ptr, later_ptr, scale, num_seqs, total,
-    norm_ptr,
+    norm_ptr, lost_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     GATE: tl.constexpr, HAS_BETA: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr,
-    C: tl.constexpr, BK: tl.constexpr,
+    C: tl.constexpr, BK: tl.constexpr, LOST: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535. The value heads of one key head run side by side.
     # The last chunks come first: the walk over states finds the first ones in the cache.
@@ -63,5 +63,7 @@ def prepare_kernel(
     # M = (I + diag(b) N)^-1 and (I + N diag(b))^-1 = diag(b)^-1 M diag(b), for N = strict_lower(Gamma * K K^T): so one
     # inverse does for both, if no b is 0. `unit_lower_inverse` never looks at the rest of N.
     KK = scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BK)
+    if LOST:
+        store_lost(lost_ptr + (slot * H + h) * C, KK, beta, fall + resets, t, C)
     M = unit_lower_inverse(KK * Gamma * b[:, None], C, TERMS, PRECISION)
     tl.store(inverse_ptr + places, M.to(OPERAND), mask=below)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 import triton
 from arguments import CHUNK
-from cut import INTERPRETED, KEPT, PARTS
+from cut import INTERPRETED, KEPT, PARTS, long
 
 
 class Problem(NamedTuple):
@@ -43,6 +43,7 @@ class Way(NamedTuple):
     parts: int = 1
     kept: int = 1
     beside: bool = False  # both walks, one beside the other; else a part is a round
+    aside: bool = False  # what segments make of a state, and of its gradient, are found at once
 
     @property
     def all_kept(self) -> bool:
@@ -66,6 +67,7 @@ class Workspace(NamedTuple):
     bounds: torch.Tensor  # at the starts of segments, or the gradients at their ends, in float32
     moves: torch.Tensor
     diagonals: torch.Tensor
+    bounds_back: torch.Tensor | None = None  # those of gradients, if both are found at once
 
 
 OPERANDS = ("starts", "ends", "r", "dv", "inverse", "P", "later", "moves")  # the others are float32
@@ -79,6 +81,8 @@ def shapes(x: Problem, way: Way) -> dict[str, tuple[int, ...]]:
         "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
     }  # fmt: skip
     of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"diagonals": (x.segments, x.H, x.D)}
+    if way.aside:
+        of_segments["bounds_back"] = of_segments["bounds"]
     if way.beside:  # the walk forward is two launches, too
         of_segments["bounds"] = (x.num_seqs, *states)
     of_tokens = dict.fromkeys(("r", "dv"), (x.total, x.H, x.D))
@@ -100,7 +104,8 @@ def workspace(x: Problem, inputs: int, dv: torch.Tensor, dtype: torch.dtype) -> 
     within |= {} if moves is None else {"moves": moves}
     ways = [Way(PARTS, kept, True) for kept in KEPT] if x.beside else []
     # segments in rounds are to be seen in the interpreter
-    ways += [Way(2)] if INTERPRETED and x.segment else [Way(), Way(2), Way(4)]
+    for parts in (2,) if INTERPRETED and x.segment else (1, 2, 4):
+        ways += [Way(parts, aside=True), Way(parts)] if long(x.segment) else [Way(parts)]
     for way in ways:
         new = {name: shape for name, shape in shapes(x, way).items() if name not in within}
         of = {name: dtype if name in OPERANDS else torch.float32 for name in new}

@@ -9,6 +9,7 @@ caller has these states.
 import triton
 import triton.language as tl
 from chunks import chunks_of, slot_of, span_of
+from decays import lost_of
 from products import rest_of
 from rows import scaled, state_at, there_are, triangle
 
@@ -16,11 +17,11 @@ from rows import scaled, state_at, there_are, triangle
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "part", "many"])
 def forward_kernel(
     k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, dv_ptr, decay_ptr, initial_ptr, starts_ptr,
-    bounds_ptr, moves_ptr, diagonals_ptr, sums_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many,
+    bounds_ptr, moves_ptr, diagonals_ptr, sums_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many, lost_ptr,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    PARTS: tl.constexpr, SUMS: tl.constexpr,
+    PARTS: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr,
 ):  # fmt: skip
     """The state at the start of each chunk, and the error r of each token. SUMS: dv is known, and so x . r is summed
     here (backward_kernel)."""
@@ -40,6 +41,11 @@ def forward_kernel(
         if PASS == "parts" and turns <= 0:
             return
     identity = block >= SLICES
+    kept = 1.0
+    if LOST and PASS == "moves":  # what comes to nothing before the segment ends is not walked
+        begin, _, nothing = lost_of(lost_ptr, slot, h, chunks, H, C, SEGMENT)
+        kept = tl.where(nothing, 0.0, 1.0)
+        from_chunk = tl.where(identity, tl.where(nothing, chunks, 0), begin)
     RESTS: tl.constexpr = (HAS_INITIAL or PASS == "given") and PASS != "moves" and TERMS == 2
 
     t = tl.arange(0, C)
@@ -48,7 +54,7 @@ def forward_kernel(
     places, below = triangle(t, C)
     bound = (place * H + h) * (D * D) + j[:, None] * D + i[None, :]
     if PASS == "moves":
-        S = tl.where((j[:, None] == i[None, :]) & identity, 1.0, 0.0)
+        S = tl.where((j[:, None] == i[None, :]) & identity, kept, 0.0)
     elif PASS == "parts":
         S = tl.load(bounds_ptr + bound, mask=there, other=0.0)
     elif PASS == "given":
@@ -115,11 +121,11 @@ def forward_kernel(
 @triton.jit(do_not_specialize=["total", "num_seqs", "part", "many", "apart"])
 def backward_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
-    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, part, many, apart, norm_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, part, many, apart, norm_ptr, lost_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr,
+    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr, WALKS: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
     x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
@@ -136,6 +142,11 @@ def backward_kernel(
     last, turns, span, kept = span_of(cu_seqlens_ptr, n, place, length, part, many, total, C, SEGMENT, PARTS)
     if PARTS > 1 and (part > 0) & (turns <= 0):
         return
+    if LOST and PASS == "moves":  # as in forward_kernel
+        _, last, _ = lost_of(lost_ptr, slot, h, turns, H, C, SEGMENT)
+        turns = last + 1
+        if (WALKS == "short" and turns > SEGMENT // 2) or (WALKS == "long" and turns <= SEGMENT // 2):
+            return
 
     t = tl.arange(0, C)
     j, i = tl.arange(0, BK), block * BV + tl.arange(0, BV)

@@ -76,7 +76,7 @@ def test_the_gradients_are_right_in_other_orders(tmp_path: Path, seed: int, term
 TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
-STATES_TAKEN = "barrier_wait(taken, (turn & 1) ^ 1);"
+STATES_TAKEN = "barrier_wait(shared_address(&s.taken), ((behind + turn) & 1) ^ 1);"
 OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);\n          if (lane"
 END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
 TILE_THERE = "if (lane == 0) store_released(p.prepared + at, 1);"
@@ -85,7 +85,8 @@ FORWARD_OVER = "store_released(forward_over(p, s.work), 1);"
 SECOND_TILE = "if (p.reverse_tiles.second > 0) copy_tile"
 OF_BRIEF = "fence_async();\n      __syncthreads();\n      if (threadIdx.x == 0) bring_next"
 OF_BETAS = "barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);"
-OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
+OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    multiply"
+ERASED = "wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_column(i)), true);"
 
 
 @pytest.mark.thorough
@@ -93,12 +94,12 @@ OF_MATRICES = "named_barrier(kMatrices, kGradientThreads);\n    wgmma_fence();"
     ("name", "old", "new", "says"),
     [
         pytest.param("forward.cuh", "(!Carries) scale_state(S,", "(!Carries) (void)(", "WRONG: ragged", id="no decay"),
-        pytest.param("reverse.cuh", "update_state<E>(dS, bits, k);", "", "WRONG: ragged", id="nothing erased"),
+        pytest.param("reverse.cuh", ERASED, "", "WRONG: ragged", id="nothing erased"),
         pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
         pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|fence_async|deadlock", id="a place not left yet"),
         pytest.param("gradients.cuh", OF_PART, "if (lane", "changed|WRONG|too many arrivals", id="a part not left yet"),
-        pytest.param("gradients.cuh", OF_MATRICES, "wgmma_fence();", "WRONG|fence_async", id="matrices too early"),
-        pytest.param("walk.cuh", STATES_TAKEN, "", "changed|WRONG|while it was|fence|deadlock", id="states too early"),
+        pytest.param("gradients.cuh", OF_MATRICES, "multiply", "WRONG|fence_async", id="matrices too early"),
+        pytest.param("reverse.cuh", STATES_TAKEN, ";", "changed|WRONG|while|fence|deadlock", id="states too early"),
         pytest.param("segments.cuh", "? all.turned :", "? all.transfers :", "WRONG: cut", id="not turned back"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if ((t <= i) == of", "if ((t < i) == of", "WRONG: ragged", id="a gate too late"),

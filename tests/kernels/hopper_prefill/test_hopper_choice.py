@@ -41,7 +41,11 @@ def choose(program: Path, gpu: str, lengths: tuple[int, int], heads: tuple[int, 
 
 def kernel(choice: Choice) -> str:
     if choice["stays"]:
-        return "prepares long ones" if choice["ahead"] else "prepares" if choice["prepares"] else "stays"
+        return (
+            "prepares long ones"
+            if choice["ahead"]
+            else ("stays", "prepares", "few tokens, then prepares")[choice["prepares"]]
+        )
     return f"{choice['groups']} slices" + (f", cut {choice['first']} {choice['length']}" if choice["length"] else "")
 
 
@@ -58,6 +62,8 @@ def kernel(choice: Choice) -> str:
         ((1, 32768), (16, 48), "1 slices", "1 slices, cut 357 39"),
         ((2, 4096), (16, 32), "2 slices, cut 29 18", "1 slices"),
         ((512, 40), (16, 32), "prepares", "prepares"),
+        ((64, 1), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
+        ((300, 9), (16, 32), "prepares", "prepares"),
         ((100, 300), (16, 32), "prepares long ones", "prepares long ones"),
         ((48, 512), (16, 32), "prepares long ones", "prepares long ones"),
         ((24, 1000), (16, 32), "prepares long ones", "2 slices"),
@@ -87,4 +93,4 @@ def test_a_chunk_takes_as_long_as_memory(program: Path) -> None:
 
 
 def test_no_tokens(program: Path) -> None:
-    assert kernel(choose(program, "H100", (4, 0), (16, 32))) in ("1 slices", "2 slices")
+    assert kernel(choose(program, "H100", (4, 0), (16, 32))) == "few tokens, then prepares"

@@ -22,7 +22,7 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 RUNS_OF_TILES = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
 # All cases in three blocks that prepare their own chunks, and those without checkpoints in one; the same of the form
 # for long sequences, and some in as many blocks as there are (sequence, head).
-RUNS = RUNS_OF_TILES + 11 + 5 + 23
+RUNS = RUNS_OF_TILES + 11 + 5 + 23 + 4
 # Heads of 64 have one slice.
 RUNS_OF_64 = 10 * 2 + 5 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"
@@ -162,6 +162,10 @@ ODD = "first = odd ? column + 16 : column, second"
         pytest.param("short_feed.cuh", LEFT, "", f"{CHANGED}|without fence|too many|WRONG", id="k in use"),
         pytest.param("short_feed.cuh", OUT, "", f"{CHANGED}|without fence|too many|WRONG", id="an output in the way"),
         pytest.param("short_advance.cuh", ODD, "first = column, second", "WRONG: ragged", id="columns of another row"),
+        pytest.param(
+            "few.cuh", "load(next, start + t + 1)", "load(next, start + t)", "WRONG: ragged", id="a token twice"
+        ),
+        pytest.param("few.cuh", "tokens <= p.few", "tokens < p.few", "WRONG", id="eight tokens nobody's"),
         pytest.param("shared.cuh", "(r == 3 && s == 3 ? 2 : 1)", "1", "WRONG: ragged", id="the last block elsewhere"),
     ],
 )

@@ -3,9 +3,10 @@ of q, a folder for builds, a number of parts, and the lengths of sequences. If t
 by side, and gradients of states are kept of so many parts.
 
 Resets inside a chunk and at its end, and rows behind the last sequence, which hold NaN. Outputs start as NaN. With
-GDNSPEC_TEST_ZERO_BETA in the environment every third token has beta = 0, and all of the last sequence. It prints the
-largest error of each gradient beside the reference in float64, relative to the gradient's norm, and the way that was
-taken (room.py).
+GDNSPEC_TEST_ZERO_BETA in the environment every third token has beta = 0, and all of the last sequence. With
+GDNSPEC_TEST_GROWTH a state decays to 2^-200 of itself but for one direction, in which it grows. It prints the largest
+error of each gradient beside the reference in float64, relative to the gradient's norm, and the way that was taken
+(room.py).
 """
 
 import json
@@ -40,6 +41,11 @@ def inputs(entry: str, dtype: torch.dtype) -> dict[str, torch.Tensor | float]:
     if "GDNSPEC_TEST_ZERO_BETA" in os.environ:
         beta[::3] = 0.0
         beta[sum(LENGTHS[:-1]) :] = 0.0
+    if "GDNSPEC_TEST_GROWTH" in os.environ:  # 20 gates of 2^-10, while one long key makes a state grow nearly as much
+        few = slice(70, 90)
+        alpha[:], beta[:], do[:] = 1.0, 0.0, 0.0
+        alpha[few], beta[few] = 2.0**-10, 1.0
+        k[few] = 20 * k[70]
     bounds = torch.tensor([0, *LENGTHS]).cumsum(0).to(torch.int32)
     given = {
         "q": q, "k": k, "v": v, "g": alpha if entry == "backward_k_last" else alpha.log(), "beta": beta,

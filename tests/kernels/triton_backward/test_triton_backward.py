@@ -24,7 +24,7 @@ FOLDER = ROOT / "solutions/triton_backward"
 HERE = Path(__file__).parent
 KERNELS = ["prepare", "forward", "backward", "within", "gradients", "gates", "shared", "steep"]
 BESIDE = ["prepare", "backward", "forward", "forward", "within", "gradients", "backward", *KERNELS[5:]]
-IN_SEGMENTS = ["prepare", "forward", "scan", "forward", "backward", "scan", "backward", *KERNELS[3:]]
+IN_SEGMENTS = ["prepare", *["backward"] * 2, "forward", *["scan"] * 2, "forward", "backward", *KERNELS[3:]]
 BF16 = torch.bfloat16
 Arguments = dict[str, Any]
 
@@ -57,7 +57,7 @@ def test_all_types_and_rows_that_belong_to_no_sequence(entry: str, dtype: str, t
     assert found["not zero behind"] == []
     assert found["empty sequences hand dht on"]
     assert max(found["errors"].values()) < LIMITS[dtype], found["errors"]  # NaN is not less
-    assert dtype != "float32" or found["way"] == [4, 1, False]  # so small heads take more than twice the inputs
+    assert dtype != "float32" or found["way"] == [4, 1, False, False]  # so small heads take more than twice the inputs
 
 
 def test_segments_are_walked_side_by_side_where_pairs_are_few(tmp_path: Path) -> None:
@@ -65,7 +65,15 @@ def test_segments_are_walked_side_by_side_where_pairs_are_few(tmp_path: Path) ->
     found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1")
     assert found["not zero behind"] == []
     assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
-    assert found["way"] == [2, 1, False]
+    assert found["way"] == [2, 1, False, True]
+
+
+def test_what_grows_as_much_as_it_decays_is_not_left_out(tmp_path: Path) -> None:
+    """Gates alone would say that a segment leaves nothing of a gradient; its key brings most of that back."""
+    options = ("backward_k_last", "float32", str(tmp_path), "0", "256")
+    found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1", GDNSPEC_TEST_GROWTH="1")
+    assert found["way"] == [2, 1, False, True]
+    assert found["errors"]["dh0"] < 1e-4, found["errors"]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +88,7 @@ def test_both_walks_side_by_side(kept: int, lengths: tuple[str, ...], tmp_path: 
     """With places for the gradients of states of all 16 parts, and of fewer, which are then taken twice."""
     options = ("backward_k_last", "float32", str(tmp_path), str(kept))
     found = program("interpreted_backward.py", *options, *lengths, TRITON_INTERPRET="1")
-    assert found["way"] == [16, kept, True]
+    assert found["way"] == [16, kept, True, False]
     assert found["not zero behind"] == []
     assert found["empty sequences hand dht on"]
     assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
@@ -91,7 +99,7 @@ def test_a_write_gate_of_zero_has_a_gradient_and_its_value_none(tmp_path: Path) 
     options = ("backward_k_last", "float32", str(tmp_path), "16", "200", "70")
     found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1", GDNSPEC_TEST_ZERO_BETA="1")
     assert max(found["errors"].values()) < LIMITS["float32"], found["errors"]
-    assert found["way"] == [16, 16, True]
+    assert found["way"] == [16, 16, True, False]
     assert found["dv of beta = 0"] == 0
     assert found["dk of the last sequence"] == 0, "nothing is written, and gradients know it"
 

@@ -65,7 +65,13 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
   if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
   if (p.brief > 0 && alone) return;
   const Place walks = grid(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
-  launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), [&] { gdn_forward_kernel<E, Groups>(p, maps); });
+  const auto walk = [&](auto blocks) {
+    launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups, blocks>), [&] { gdn_forward_kernel<E, Groups, blocks>(p, maps); }, blocks);
+  };
+  if constexpr (Groups == 1) {
+    if (!cut) return walk(std::integral_constant<int, 2>{});  // as short sequences do
+  }
+  walk(std::integral_constant<int, 1>{});
 }
 
 template <class E, int Groups>

@@ -20,6 +20,6 @@ int main() {
     const Cut how = batch.D == 64 ? cut_64(batch, room, device) : cut(batch, room, device);
     const Costs costs{batch, device};
     std::printf("%d %ld %ld %d %ld %ld %d %d %d %.0f %.0f %.0f\n", how.groups, how.first, how.length, how.alone, how.whole, how.most,
-                how.stays, how.prepares, how.ahead, device.bytes, costs.one(), costs.both());
+                how.stays, how.prepares + how.few, how.ahead, device.bytes, costs.one(), costs.both());
   }
 }

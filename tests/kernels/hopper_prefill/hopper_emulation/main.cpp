@@ -2,6 +2,7 @@
 #include <csignal>
 
 #include "instructions.cuh"
+#include "few.cuh"
 #include "launch.h"
 #include "prefill.cuh"
 #include "recurrence.h"
@@ -21,7 +22,7 @@ namespace {
 // than so many, or of the (sequence, head) behind so many; or how many blocks stay, and whether they prepare their own chunks.
 struct Cut {
   int slices, first, length, multiprocessors = 0, most = 0, whole = 0, stays = 0;
-  bool prepares = false, ahead = false;
+  bool prepares = false, ahead = false, few = false;
   bool decides() const { return multiprocessors != 0; }
 };
 
@@ -78,6 +79,16 @@ void launch_long(const Problem& p, const Maps& maps) {
   }
 }
 
+// Sequences of few tokens, and then the others.
+template <class E>
+void launch_few(const Problem& p, const Maps& maps) {
+  const auto of = [](const CUtensorMap& x) { return reinterpret_cast<const E*>(x.base); };
+  if constexpr (kSize == kStaySize) {
+    launch({static_cast<unsigned>(kFewBlocks), static_cast<unsigned>(p.H), static_cast<unsigned>(p.N)}, kFewThreads, 0,
+           [&] { gdn_few_kernel<E>(p, of(maps.q), of(maps.k), of(maps.v)); });
+  }
+}
+
 template <class E>
 void launch_short(const Problem& p, const Maps& maps) {
   if constexpr (kShortFits && kSize == kStaySize) {
@@ -89,6 +100,7 @@ void launch_short(const Problem& p, const Maps& maps) {
     parts.states.rows = p.k_first ? kStaySize : kSlice, parts.states.halves = p.k_first ? 2 : 4;
     const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
     launch_order(p);
+    if (p.few > 0) launch_few<E>(p, maps);
     launch(blocks, kShortThreads, sizeof(Short), [&] { gdn_short_kernel<E>(p, maps, parts); });
   }
 }
@@ -115,7 +127,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.decides();
   p.whole = cut.whole, p.most = std::min(cut.most, p.N);
   p.one_takes = 2050, p.both_take = 3200;
-  p.stays = cut.stays;
+  p.stays = cut.stays, p.few = cut.few ? kFewTokens : 0;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile<kSize>) / sizeof(float)));
@@ -198,7 +210,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
-                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.ahead ? " blocks prepare ahead" : cut.prepares ? " blocks prepare" : " blocks stay")
+                             : cut.stays != 0 ? std::to_string(cut.stays) + (cut.ahead ? " blocks prepare ahead" : cut.few ? " blocks prepare but for few tokens" : cut.prepares ? " blocks prepare" : " blocks stay")
                              : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
@@ -224,8 +236,8 @@ std::vector<Case> all_cases() {
   // More than there are places for them: those of one slice come round only where there are no checkpoints.
   const Case chunks{.name = "many chunks", .lengths = {450}, .checkpoint_every = 0};
   // More than a warp has lanes: nothing is cut, blocks decide nothing.
-  Case many{.name = "many sequences", .lengths = {70, 0, 1}, .checkpoint_every = 0};
-  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 5);
+  Case many{.name = "many sequences", .lengths = {70, 0, 1}, .resets = 0.05f, .checkpoint_every = 0};
+  while (many.sequences() <= 34) many.lengths.push_back(many.sequences() % 10);
   Case resets_in_float16 = resets, repeated_in_float16 = repeated;
   resets_in_float16.type = repeated_in_float16.type = Type::float16;
   return {ragged, resets, short_sequences, bare, repeated, longer, alike, chunks, many, resets_in_float16, repeated_in_float16};
@@ -274,6 +286,7 @@ int main(int count, char** arguments) {
       run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true});
 #endif
     }
+    if (!c.k_first && c.sequences() > 1) run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = 3, .prepares = true, .few = true});
     // In fewer blocks than there are (sequence, head), and in as many.
     for (const int blocks : {1, 3, bare.sequences() * bare.heads()}) {
       if (blocks == 1 && c.checkpoint_every != 0) continue;
