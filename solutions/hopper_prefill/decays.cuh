@@ -53,7 +53,7 @@ __device__ __forceinline__ void write_gates(const Problem& p, const Gates& x, in
 }
 
 // By a warp. `logs`: null where P is prepared.
-__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane) {
+__device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays& d, Logs* logs, int lane, float* inverse = nullptr) {
   const float2 g = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
   float own[2];
 #ifdef LONG_LOOPS
@@ -105,6 +105,9 @@ __device__ __forceinline__ void find_decays(const Problem& p, Rows& rows, Decays
   write(&d.from_start[place], gammas[0], gammas[1]);
   write(&d.to_end[place], exp2_fast(end - log[0]), exp2_fast(end - log[1]));
   write(&d.read_out[place], p.scale * gammas[0], p.scale * gammas[1]);
+#ifdef LONG_PFAST
+  if (inverse != nullptr) write(&inverse[place], exp2_fast(-log[0]), exp2_fast(-log[1]));
+#endif
 }
 
 // A lane has of a 16 x 16 block of products rows lane / 4 and eight further, columns 2 (lane % 4), one and 8 and 9 further, in

@@ -274,12 +274,20 @@ __device__ __forceinline__ void keep(uint32_t (&a)[N][4]) {
 // Operands in shared memory: at `at`, the same for all of them that are read from there, and `ahead` bytes further.
 // Of rows of 128 bytes, swizzled, eight to 1024 bytes.
 __device__ __forceinline__ uint64_t descriptor(uint32_t at, int ahead) {
+#ifdef LONG_DESC
+  const uint32_t low = (at >> 4) + ((1 << 16) + (ahead >> 4));
+#else
   const uint32_t low = ((at & 0x3ffff) >> 4 | 1 << 16) + (ahead >> 4);
+#endif
   return low | uint64_t{64} << 32 | uint64_t{1} << 62;
 }
 // Of cores of 8 rows of 16 bytes, not swizzled: two side by side, 128 bytes apart; the next eight rows 256 bytes further.
 __device__ __forceinline__ uint64_t descriptor_packed(uint32_t at, int ahead) {
+#ifdef LONG_DESC
+  const uint32_t low = (at >> 4) + ((8 << 16) + (ahead >> 4));
+#else
   const uint32_t low = ((at & 0x3ffff) >> 4 | 8 << 16) + (ahead >> 4);
+#endif
   return low | uint64_t{16} << 32;
 }
 // d [64, 64] (+)= a [64, 16] b [16, 64]: a in registers, b in shared memory. TransposedB: b lies [k, n], n contiguous.

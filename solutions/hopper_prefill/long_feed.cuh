@@ -165,6 +165,32 @@ struct LongFeeder : TurnFeeder {
     __syncwarp();
   }
 
+#ifdef LONG_NEXT
+  // What the block has next, found step by step beside this turn's chunks: what a step has asked memory for the next one looks at.
+  int step = 0, looked = 0, next_n = 0, next_h = 0;
+  int64_t from_bound = 0, to_bound = 0;
+  __device__ __forceinline__ void look_for_next() {
+    if (step == 0) {
+      looked = p.queue == nullptr ? p.N * p.H : lane_here() == 0 ? atomicAdd(p.queue, 1) : 0;
+    } else if (step == 1) {
+      const int pair = uniform(looked), rank = pair / p.H;
+      next_h = pair >= p.N * p.H ? -1 : pair - rank * p.H;
+      looked = next_h < 0 || p.queue == nullptr ? rank : *reinterpret_cast<const volatile int*>(p.queue + kQueued + rank);
+    } else if (step == 2) {
+      next_n = uniform(looked);
+      if (next_h >= 0) from_bound = bound(p, next_n), to_bound = bound(p, next_n + 1);
+    }
+    ++step;
+  }
+  __device__ __forceinline__ Turn found_next() {
+    while (step < 3) look_for_next();
+    step = 0;
+    if (next_h < 0) return {0, 0, -1, 0, 0};
+    const int start = uniform(static_cast<int>(from_bound)), end = uniform(static_cast<int>(to_bound));
+    return {next_n, next_h, end < start ? 0 : (end - start + kChunk - 1) / kChunk, start, end};
+  }
+#endif
+
   __device__ __forceinline__ void run() {
     wait_for_last();
     fence_async_memory();
@@ -181,8 +207,17 @@ struct LongFeeder : TurnFeeder {
       heads = {turn.h / p.q_group, turn.h / p.k_group, turn.h / p.v_group};
 #endif
 #pragma unroll 1
-      for (int c = 0; c < turn.chunks; ++c) ask_keys(turn, c);
+      for (int c = 0; c < turn.chunks; ++c) {
+        ask_keys(turn, c);
+#ifdef LONG_NEXT
+        if (step < 3 && turn.chunks - c <= 3) look_for_next();
+#endif
+      }
+#ifdef LONG_NEXT
+      turn = found_next();
+#else
       turn = find(take_next());
+#endif
     }
     for (uint32_t c = asked > kLongValues ? asked - kLongValues : 0; c < asked; ++c) let_out(c);
     if (lane_here() == 0) stored_all();

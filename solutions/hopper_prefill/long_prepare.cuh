@@ -41,13 +41,21 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     const Asked asked = read_asked(s.asks[i()]);
     if (asked.rows < 0) break;
     GDN_STAMP(2, c, 0);
+#ifdef LONG_DP
+    barrier_wait(shared_address(&s.decayed[i()]), parity);
+#else
     {
       auto& keys = s.keys[i()];
       barrier_wait(shared_address(&s.gated[i()]), parity);
       settle_gates(p, asked, keys.rows, lane_here());
-      find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here());
+      find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here()
+#ifdef LONG_PFAST
+        , keys.inverse
+#endif
+      );
     }
     say(&s.decayed[i()]);
+#endif
     GDN_STAMP(2, c, 1);
     if (asked.rows < kChunk) clear(s.keys[i()].k, asked.rows, &s.k_landed[i()], parity, &s.full[i()]);
     barrier_wait(shared_address(&s.multiplied[warp]), c / kInverters & 1);
@@ -109,12 +117,44 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
 // By a warp: P of each chunk. Rows of blocks from the last one on, of which the next one's products come before stores.
 template <class E>
 __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
+#ifdef LONG_DP
+  // Decays too, two chunks ahead: T is not begun before K K^T is there, which is found so far ahead.
+  const auto decay_chunk = [&](uint32_t c) {
+    const uint32_t i = c % kLongKeys, parity = c / kLongKeys & 1;
+    barrier_wait(shared_address(&s.asked[i]), parity);
+    const Asked asked = read_asked(s.asks[i]);
+    if (asked.rows < 0) return false;
+    auto& keys = s.keys[i];
+    barrier_wait(shared_address(&s.gated[i]), parity);
+    settle_gates(p, asked, keys.rows, lane_here());
+    find_decays(p, keys.rows, keys.tile.decays, nullptr, lane_here()
+#ifdef LONG_PFAST
+        , keys.inverse
+#endif
+    );
+    __syncwarp();
+    if (lane_here() < kLeavers) barrier_arrive(shared_address(&s.decayed[i]));
+    return true;
+  };
+  uint32_t decayed = 0;
+  bool more = true;
+#endif
 #pragma unroll 1
   for (uint32_t c = 0;; ++c) {
     const int lane = lane_here(), i = c % kLongKeys, parity = c / kLongKeys & 1;
+#ifdef LONG_DP
+#pragma unroll 1
+    for (; more && decayed <= c + kAhead; ++decayed) {
+      more = decay_chunk(decayed);
+      if (!more) break;
+    }
+    if (c >= decayed) break;
+    (void)parity;
+#else
     barrier_wait(shared_address(&s.asked[i]), parity);
     if (read_asked(s.asks[i]).rows < 0) break;
     barrier_wait(shared_address(&s.decayed[i]), parity);
+#endif
     GDN_STAMP(2, c, 0);
     barrier_wait(shared_address(&s.scored), c & 1);
     GDN_STAMP(2, c, 1);
@@ -122,6 +162,53 @@ __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
     // Who has written Q K^T of this chunk has done with P of the one before the last, which was there.
 #ifndef LONG_LOOPS
     const uint32_t to = shared_address(s.queries[c % kLongQueries].P) + turned(lane);
+#endif
+#ifdef LONG_NO_P
+    if (false) {
+    } else if (anew(0) == 0) {
+    } else {
+#elif defined(LONG_PFAST)
+    const float2 two_logs = *reinterpret_cast<const float2*>(&rows.log[2 * lane]);
+    if (__ballot_sync(kAllLanes, fabsf(two_logs.x) <= 64.f && fabsf(two_logs.y) <= 64.f) == kAllLanes) {
+      float x[4][8];
+      const uint32_t from = shared_address(s.scores) + 16 * lane, columns_at = shared_address(s.keys[i].inverse) + 16 * (lane % 4);
+      const uint32_t rows_at = shared_address(s.keys[i].tile.decays.read_out) + lane / 8 * 16 + lane / 4 % 2 * 4;
+      constexpr int kRow[10] = {3, 3, 3, 3, 2, 2, 2, 1, 1, 0}, kColumn[10] = {0, 1, 2, 3, 0, 1, 2, 0, 1, 0};
+      const auto read = [&](int b) {
+        const uint32_t at = from + fragments_of(kRow[b], kColumn[b]);
+        const float4 left = load_four(at), right = load_four(at + 512);
+        float(&y)[8] = x[b % 4];
+        y[0] = left.x, y[1] = left.y, y[2] = left.z, y[3] = left.w, y[4] = right.x, y[5] = right.y, y[6] = right.z, y[7] = right.w;
+      };
+      float4 columns[4];
+#pragma unroll
+      for (int m = 0; m < 4; ++m) columns[m] = load_four(columns_at + 64 * m);
+#pragma unroll
+      for (int b = 0; b < 3; ++b) read(b);
+      const int below = lane / 4 - 2 * (lane % 4);
+      const bool zero = below >= 0, one = below >= 1;
+      float by[2];
+#pragma unroll
+      for (int b = 0; b < 10; ++b) {
+        const int r = kRow[b], m = kColumn[b];
+        if (b + 3 < 10) read(b + 3);
+        if (m == 0) by[0] = load_one(rows_at + 64 * r), by[1] = load_one(rows_at + 64 * r + 8);
+        float(&y)[8] = x[b % 4];
+        const float column[4] = {columns[m].x, columns[m].y, columns[m].z, columns[m].w};
+#pragma unroll
+        for (int e = 0; e < 8; ++e) y[e] = y[e] * by[e / 2 % 2] * column[e / 4 * 2 + e % 2];
+        if (m == r) {
+          y[0] = zero ? y[0] : 0.f, y[1] = one ? y[1] : 0.f, y[6] = zero ? y[6] : 0.f, y[7] = one ? y[7] : 0.f;
+          y[4] = y[5] = 0.f;
+        }
+        uint32_t words[4];
+#pragma unroll
+        for (int e = 0; e < 4; ++e) words[e] = pack<E>(y[2 * e], y[2 * e + 1]);
+        stmatrix(to + block_of_square(r, m), words);
+      }
+    } else {
+#else
+    {
 #endif
 #ifdef LONG_LOOPS
     decay_blocks<E>(s.scores, rows, p.scale, shared_address(s.queries[c % kLongQueries].P), 0xffa94, 0xe4910, 4);
@@ -161,6 +248,7 @@ __device__ __forceinline__ void find_p_long(const Problem& p, Long& s) {
       for (int m = 0; m <= r; ++m) stmatrix(to + block_of_square(r, m), words[m]);
     }
 #endif
+    }
     fence_async();
     __syncwarp();
     if (lane < kLeavers) barrier_arrive(shared_address(&s.found[c % kLongQueries]));

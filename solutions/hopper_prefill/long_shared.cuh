@@ -14,6 +14,9 @@ struct LongKeys {
   unsigned char k[2 * kBoxBytes];
   StateTile tile;
   Rows rows;
+#ifdef LONG_PFAST
+  float inverse[kChunk];  // 1 / gamma, in the order of Decays
+#endif
 };
 
 struct LongQueries {
