@@ -406,6 +406,9 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       __syncwarp();
       barrier_arrive_if(leaves(), values_left());
     }
+#ifdef LONG_NO_S
+    if (S[0][0] == 1.2345f)
+#endif
     save_state<kStaySize>(S, work, work.to, p.k_first);
   }
 }
