@@ -65,7 +65,7 @@ struct Costs {
   // chunks, of a block among many that begin one after the other.
   static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
   // Of a token of a (sequence, head), one by one.
-  static constexpr double kFewToken = 1300;
+  static constexpr double kFewToken = 2900;
   // Of blocks that stay, and of those that prepare their own chunks, of short sequences or of long ones: of a chunk, and of a
   // (sequence, head) besides.
   static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
