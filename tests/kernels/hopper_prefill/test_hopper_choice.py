@@ -65,6 +65,7 @@ def kernel(choice: Choice) -> str:
         ((64, 1), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
         ((64, 4), (16, 32), "prepares", "prepares"),
         ((1, 1), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
+        ((1, 8), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
         ((4, 4), (16, 64), "few tokens, then prepares", "few tokens, then prepares"),
         ((300, 9), (16, 32), "prepares", "prepares"),
         ((100, 300), (16, 32), "prepares long ones", "prepares long ones"),
