@@ -122,27 +122,6 @@ __device__ __forceinline__ void arrive_copied(uint32_t bar) {
 __device__ __forceinline__ void prefetch_bytes(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-// Numbers to global memory, and from there, or else zeros: without a branch, in the order in which they stand.
-__device__ __forceinline__ void store_global_if(bool goes, float* to, float x) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}"
-               ::"l"(to), "f"(x), "r"(static_cast<int>(goes)) : "memory");
-}
-__device__ __forceinline__ void store_global_if(bool goes, float* to, float x, float y) {
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p st.global.v2.f32 [%0], {%1, %2};\n}"
-               ::"l"(to), "f"(x), "f"(y), "r"(static_cast<int>(goes)) : "memory");
-}
-__device__ __forceinline__ float load_global_if(bool comes, const float* from) {
-  float x = 0.f;
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n@p ld.global.f32 %0, [%1];\n}"
-               : "+f"(x) : "l"(from), "r"(static_cast<int>(comes)) : "memory");
-  return x;
-}
-__device__ __forceinline__ float2 load_two_global_if(bool comes, const float* from) {
-  float2 x = {0.f, 0.f};
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %3, 0;\n@p ld.global.v2.f32 {%0, %1}, [%2];\n}"
-               : "+f"(x.x), "+f"(x.y) : "l"(from), "r"(static_cast<int>(comes)) : "memory");
-  return x;
-}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"

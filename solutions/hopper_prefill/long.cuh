@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(kLongThreads, 1)
     const auto init = [](auto& barriers, int count) {
       for (auto& barrier : barriers) barrier_init(shared_address(&barrier), count);
     };
-    init(s.asked, 1), init(s.k_landed, 1), init(s.full, 1), init(s.q_landed, 1), init(s.v_landed, 1), init(s.v_full, 1);
-    init(s.told, 1);
+    init(s.asked, 1), init(s.k_landed, 1), init(s.q_landed, 1), init(s.v_landed, 1), init(s.told, 1);
+    init(s.full, kLeavers), init(s.v_full, kLeavers);
     init(s.gated, 32), init(s.decayed, kLeavers), init(s.inverted, kLeavers), init(s.found, kLeavers);
     init(s.keys_empty, 8 * kLeavers), init(s.q_empty, 8 * kLeavers), init(s.empty, 8 * kLeavers);
     init(s.multiplied, 8 * kLeavers), init(s.taken, 8 * kLeavers);

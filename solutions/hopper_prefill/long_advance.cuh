@@ -13,34 +13,6 @@
 
 namespace {
 
-// This thread's part of a state goes `to` memory, and another comes `from` there, number by number: one after the other they take
-// 3,000 cycles more. Null: none goes; what comes are zeros.
-__device__ __forceinline__ void exchange_state(Slice<kStaySize>& S, float* to, const float* from, bool k_first) {
-  const int lane = lane_here(), column = 2 * (lane % 4);  // found again, and not kept over chunks
-  const int row = 16 * anew(threadIdx.x / 32) + lane / 4;
-  const bool goes = to != nullptr, comes = from != nullptr;
-  if (k_first) {
-    const int64_t mine = row + column * kStaySize;
-#pragma unroll
-    for (int i = 0; i < 64; ++i) {
-      const int64_t at = mine + i % 4 / 2 * 8 + (i / 4 * 8 + i % 2) * kStaySize;
-      float& x = S[i / 32][i % 32];
-      store_global_if(goes, to + at, x);
-      x = load_global_if(comes, from + at);
-    }
-  } else {
-    const int64_t mine = row * kStaySize + column;
-#pragma unroll
-    for (int i = 0; i < 64; i += 2) {
-      const int64_t at = mine + i % 4 / 2 * 8 * kStaySize + i / 4 * 8;
-      float &x = S[i / 32][i % 32], &y = S[i / 32][i % 32 + 1];
-      store_global_if(goes, to + at, x, y);
-      const float2 pair = load_two_global_if(comes, from + at);
-      x = pair.x, y = pair.y;
-    }
-  }
-}
-
 // A warpgroup's 64 value channels.
 template <class E>
 __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) {
@@ -295,22 +267,16 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       }
     }
   };
-  // Where a turn's state is in a tensor of states: so that the compiler knows that to be in global memory.
-  const auto state_of = [&](const Work& work) { return (static_cast<int64_t>(work.n) * p.H + work.h) * kStaySize * kStaySize; };
-  // What the block has next; the state that it has had goes `to` memory.
-  const auto take_turn = [&](float* to) {
+#pragma unroll 1
+  for (;; ++turn) {
     barrier_wait(shared_address(&s.told[turn % kLongTurns]), turn / kLongTurns & 1);
     const Work& work = s.work[turn % kLongTurns];
     const int chunks = __shfl_sync(kAllLanes, work.chunks, 0);
-    const float* const from = chunks < 0 || p.initial_state == nullptr ? nullptr : p.initial_state + state_of(work);
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(&s.taken[turn % kLongTurns]));
-    exchange_state(S, to, from, p.k_first);
-    return chunks;
-  };
-  int chunks = take_turn(nullptr);
-#pragma unroll 1
-  while (chunks >= 0) {
+    if (chunks < 0) break;
+    const int row = wg * kSlice + 16 * (anew(threadIdx.x / 32) % 4) + lane_here() / 4;
+    load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
     if (chunks > 0) {
       v_here = decays_here = k_here = 0;
       // While the state comes. A turn's last chunk has left to the next turn what its loop would find ahead.
@@ -346,9 +312,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       __syncwarp();
       barrier_arrive_if(leaves(), values_left());
     }
-    float* const to = p.final_state + state_of(s.work[turn % kLongTurns]);  // before the next turn is taken: then it is another's
-    ++turn;
-    chunks = take_turn(to);
+    save_state<kStaySize>(S, work, work.to, p.k_first);
   }
 }
 

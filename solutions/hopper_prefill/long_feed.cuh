@@ -63,11 +63,12 @@ struct LongFeeder : TurnFeeder {
     if (number >= kBefore) wait(s.taken, number - kBefore);
     if (lane_here() == 0) {
       Work& work = s.work[number % kLongTurns];
-      constexpr int kState = kStaySize * kStaySize;
-      work.n = turn.n, work.h = turn.h, work.chunks = turn.chunks, work.start = turn.start, work.end = turn.end;
-      if (turn.chunks >= 0 && p.initial_state != nullptr) {
-        prefetch_bytes(p.initial_state + (static_cast<int64_t>(turn.n) * p.H + turn.h) * kState, kState * 4);
-      }
+      const int64_t state = (static_cast<int64_t>(turn.n) * p.H + turn.h) * kStaySize * kStaySize;
+      work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
+      work.identity = false;
+      work.from = p.initial_state == nullptr ? nullptr : p.initial_state + state;
+      work.to = p.final_state + state;
+      if (turn.chunks >= 0 && work.from != nullptr) prefetch_bytes(work.from, kStaySize * kStaySize * 4);
       barrier_arrive(shared_address(&s.told[number % kLongTurns]));
     }
     __syncwarp();
@@ -83,6 +84,13 @@ struct LongFeeder : TurnFeeder {
     barrier_expect(at, kBytes);
     return at;
   }
+  // Who clears rows says so with kLeavers lanes: where nothing is to be cleared, as many are missing, less the one that expects.
+  __device__ __forceinline__ static void land_for_others(bool whole, uint64_t& full) {
+    if constexpr (kLeavers > 1) {
+      if (whole && lane_here() > 0) barrier_arrive(shared_address(&full));
+      __syncwarp();
+    }
+  }
 
   // Keys and gates of a chunk, then what else the chunk before it needs. Gates are of many heads side by side, so they come as
   // single numbers.
@@ -97,6 +105,7 @@ struct LongFeeder : TurnFeeder {
       load_boxes(shared_address(s.keys[i].k), &maps.k, 0, heads.k, token, to);
     }
     __syncwarp();
+    land_for_others(rows == kChunk, s.full[i]);
     const uint32_t to = shared_address(&s.keys[i].rows.log[lane_here()]);
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
@@ -137,6 +146,7 @@ struct LongFeeder : TurnFeeder {
       load_boxes(shared_address(s.values[v]), &maps.v, 0, last_heads.v, token, to);
     }
     __syncwarp();
+    land_for_others(rows == kChunk, s.v_full[v]);
     if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);
     if (lane_here() == 0) {
       const uint32_t to = shared_address(&s.q_landed[q]);
@@ -156,8 +166,8 @@ struct LongFeeder : TurnFeeder {
       if (lane_here() == 0) {
         s.rows[i] = -1;
         barrier_arrive(shared_address(&s.asked[i]));
-        barrier_arrive(shared_address(&s.full[i]));
       }
+      if (lane_here() < kLeavers) barrier_arrive(shared_address(&s.full[i]));
       __syncwarp();
     }
     if (asked >= kLongQueries) wait(s.q_empty, asked - kLongQueries);

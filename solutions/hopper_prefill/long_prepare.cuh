@@ -30,8 +30,7 @@ __device__ __forceinline__ void invert_long(const Problem& p, Long& s, int warp)
     barrier_wait(shared_address(&landed), parity);
     for (int half = 0; half < 2; ++half) clear_rows(shared_address(boxes) + half * kBoxBytes, rows, lane_here(), 32);
     fence_async();
-    __syncwarp();
-    if (lane_here() == 0) barrier_arrive(shared_address(&full));
+    say(full);
   };
   const auto rows_of = [&](uint32_t i) { return __shfl_sync(kAllLanes, s.rows[i], 0); };
 #pragma unroll 1

@@ -177,6 +177,7 @@ def test_errors_of_blocks_that_prepare_are_found(tmp_path: Path, name: str, old:
 
 
 T_WAITED = "barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());"
+V_WAITED = "barrier_wait_unless(v_here, of_values(s.v_full), values_parity());"
 Q_LEFT = "if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);\n    if (lane_here() == 0) {\n      const"
 NO_WAIT = "if (lane_here() == 0) {\n      const"
 
@@ -188,15 +189,13 @@ NO_WAIT = "if (lane_here() == 0) {\n      const"
         pytest.param(
             "long_advance.cuh", T_WAITED, "", f"{CHANGED}|without fence|too many|WRONG", id="T not waited for"
         ),
-        pytest.param("long_advance.cuh", "S[1][e] *= all;", ";", "WRONG: ragged", id="half of a state not decayed"),
+        pytest.param("long_advance.cuh", "all, S[1][e] *= all;", "all;", "WRONG: ragged", id="half not decayed"),
         pytest.param("long_feed.cuh", Q_LEFT, NO_WAIT, f"{CHANGED}|without fence|too many|WRONG", id="queries in use"),
         pytest.param(
             "long_feed.cuh", "gate += static_cast", "gate += 0 * static_cast", "WRONG: ragged", id="old gates"
         ),
-        pytest.param(
-            "long_prepare.cuh", "clear(s.values[v], rows", "clear(s.values[v], kChunk", "WRONG", id="v's tail"
-        ),
-        pytest.param("long_prepare.cuh", "fabsf(logs.x) <= kMild", "true", "WRONG: resets", id="decays out of range"),
+        pytest.param("long_advance.cuh", V_WAITED, "", f"copies under way|{CHANGED}|WRONG", id="v not waited for"),
+        pytest.param("long_prepare.cuh", "mild = ", "mild = true || ", "WRONG: resets", id="decays out of range"),
         pytest.param("long_prepare.cuh", "first ? y[6] : 0.f", "y[6]", "WRONG: ragged", id="P above its diagonal"),
     ],
 )

@@ -77,15 +77,6 @@ inline void load_bytes(uint32_t to, const void* from, int bytes, uint32_t barrie
   bytes_copies.push_back({to, static_cast<const std::byte*>(from), bytes, barrier});
 }
 
-inline void store_global_if(bool goes, float* to, float x) {
-  if (goes) *to = x;
-}
-inline void store_global_if(bool goes, float* to, float x, float y) {
-  if (goes) to[0] = x, to[1] = y;
-}
-inline float load_global_if(bool comes, const float* from) { return comes ? *from : 0.f; }
-inline float2 load_two_global_if(bool comes, const float* from) { return comes ? float2{from[0], from[1]} : float2{0.f, 0.f}; }
-
 // Nothing that a result depends on.
 inline void prefetch_bytes(const void* from, int bytes) {
   require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "prefetch_bytes: misaligned");
