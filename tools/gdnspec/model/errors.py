@@ -75,7 +75,8 @@ class RegimeError(ValueError):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """`did you mean X?`, `did you mean one of X, Y?`, or the list of valid names if none is similar."""
     names = sorted(set(valid))
-    fuller = [name for name in names if _left_out(word, name)]
+    same = [name for name in names if name.casefold() == word.casefold()]
+    fuller = same or [name for name in names if _left_out(word, name)]
     fuller.sort(key=lambda name: not name.casefold().startswith(word.casefold()))
     if 1 < len(fuller) <= MOST_NAMED:
         return f"{NEAR} one of {', '.join(fuller)}?"
