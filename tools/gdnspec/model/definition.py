@@ -172,11 +172,6 @@ class Definition(Model):
             if tensor.indexes not in known:
                 what = f"{tensor.indexes!r} is not {'a mutated input' if tensor.writes else 'a tensor of floats'}"
                 raise PlacedError(f"/inputs/{i}/indexes", what, nearest(tensor.indexes, known))
-        for pool in (tensor for tensor in self.inputs if tensor.mutates):
-            naming = [i for i, tensor in enumerate(self.inputs) if tensor.indexes == pool.name]
-            if naming and not any(self.inputs[i].writes for i in naming):
-                message = f"no input says which slots of {pool.name!r} are written, although it is mutated"
-                raise PlacedError(f"/inputs/{naming[-1]}", message, 'give the one that does "writes": true')
 
     def _row_names(self, tensor: Tensor) -> set[str]:
         """What `read_if` may name: axes, the column, and integer inputs with one value per row."""
