@@ -11,6 +11,9 @@ OF_ZEROS = "0.0 given: no bound, and a scale of zero"
 OF_ONE, OF_LARGE, OF_NEGATIVE = "scale 1.0 is not absent", "a scale that nobody cuts off", "a scale of its own"
 OF_DEPTHS = "from alpha of almost 1 to e^-80, each before a state as large as that is small"
 DEPTHS = 18  # rows: two of each depth
+# Few tokens, for each decays what the one before has left; and one sequence long enough that the budget holds where a
+# check calls again with other lengths.
+FEW = (4, 5, 4, 3, 4, 6, 1, 4, 5, 4, 4, 5, 3, 4, 4, 5, 4, 66)
 
 
 def of_decode() -> Iterator[Line]:
@@ -43,6 +46,7 @@ def of_raw_prefill() -> Iterator[Line]:
 def of_prefill() -> Iterator[Line]:
     yield prefill("scale_one", SMALL, "mild_decay", (40,), scalars=ONE, covers=OF_ONE)
     yield prefill("scale_large", SMALL, "mild_decay", (40,), scalars=LARGE, covers=OF_LARGE)
+    yield prefill("every_depth", GROUPS, "every_depth", FEW, covers=OF_DEPTHS)
 
 
 def of_checkpoints() -> Iterator[Line]:
