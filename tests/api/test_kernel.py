@@ -173,6 +173,7 @@ def test_what_makes_no_sense_is_refused_in_one_line() -> None:
         (torch._neg_view, "a negative view"),
     ],
 )
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, about nested and quantised tensors
 def test_a_tensor_that_no_kernel_reads_is_named(change: Callable[[torch.Tensor], Any], said: str) -> None:
     inputs = case()
     kernel = gdnspec.kernel(DECODE, like=inputs)

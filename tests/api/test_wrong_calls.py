@@ -51,6 +51,7 @@ def test_every_operator_is_called_here() -> None:
     assert {call.name for call in CALLS.values()} == every, [*families()]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, about nested and quantised tensors
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_tensor_is_named(name: str, wrong: str) -> None:

@@ -49,7 +49,7 @@ def _sequences(definition: Definition) -> str:
     starts, rows = roles.bounds(definition), roles.axis(definition, "rows")
     if starts:
         return f"{starts}.shape[0] - 1"
-    along = (t.name for t in (*definition.outputs, *definition.inputs) if (t.shape or [None])[0] == rows)
+    along = (t.name for t in (*definition.outputs, *definition.inputs) if (t.shape or [""])[0] == rows)
     return f"{next(along, definition.judged[0].name)}.shape[0]"
 
 
