@@ -13,8 +13,8 @@ BOUND = "lower_bound"  # the scalar
 def problems(definition: Definition, arrays: Mapping[str, Array], workload: Workload, scope: Scope) -> Iterator[str]:
     """What of these inputs lets the state grow."""
     bound = workload.scalars.get(BOUND)
-    if bound is not None and float(bound) >= 0:
-        yield f"lower_bound is {bound}: it is negative, or decay is growth"
+    if bound is not None and not float(bound) <= 0:
+        yield f"lower_bound is {bound}: it is negative, or 0 for none, or decay is growth"
     if not normalises(definition, workload) and "k" in arrays:
         yield from _unbounded(arrays)
 

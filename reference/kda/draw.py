@@ -52,7 +52,7 @@ class Painter:
                 f"{workload.regime} needs beta up to {self.regime.beta_max}: the sigmoid of {definition.name} ends at 1"
             )
         bound = workload.scalars.get(BOUND)
-        self.bound = None if bound is None else float(bound)
+        self.bound = float(bound) if bound else None  # 0 stands for none
         self.normalised_inside = normalises(definition, workload)
 
     def stream(self, name: str) -> Stream:

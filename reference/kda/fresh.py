@@ -94,7 +94,7 @@ class Lines:
             elif tensor.is_scalar and tensor.dtype in FLOATS and _between(0, 1, stream):
                 size = float(np.float32(stream.between(0.05, 1.0, 1)[0]))
                 if tensor.name == "lower_bound":
-                    values[tensor.name] = -8.0 * size
+                    values[tensor.name] = -8.0 * size if _between(0, 5, stream) else 0.0  # none, as where it is absent
                 else:
                     # 0.0 seldom: of an output of zeros nothing else can be seen.
                     odd = {0: 0.0, 1: 1.0, 2: -size, 3: -size}.get(_between(0, 11, stream), size)

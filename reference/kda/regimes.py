@@ -16,6 +16,7 @@ Values = Literal["independent", "near"]
 Decay = Callable[[Stream, Layout, int], Floats]  # [T, heads, K]
 CHUNK = 16  # resets fall on the edges of chunks of this size, and so of larger ones
 LOWER_BOUND = -5.0  # of released models
+DEPTHS = (-1e-3, -1e-2, -0.5, -4.0, -10.0, -22.0, -40.0, -60.0, -80.0)  # of log alpha; states up to e^80 in float32
 AT_ONCE = -30.0  # a decay that leaves nothing in bfloat16, and is no reset
 
 
@@ -107,6 +108,17 @@ def decays_by_eleven(stream: Stream, layout: Layout, K: int) -> Floats:
     return np.broadcast_to(share[layout.sequence][:, None, None], (*layout.gate_shape, K)).copy()
 
 
+def each_depth(stream: Stream, layout: Layout, K: int) -> Floats:
+    """Log alpha about one of the depths, another one for each sequence."""
+    depth = np.array(DEPTHS)[layout.sequence % len(DEPTHS)]
+    return depth[:, None, None] * stream.between(0.98, 1.0, *layout.gate_shape, K)
+
+
+def of_each_depth(layout: Layout) -> Floats:
+    """States that a decay of this depth brings to a magnitude of one."""
+    return np.exp(-np.array(DEPTHS)[np.arange(len(layout.lengths)) % len(DEPTHS)])
+
+
 def write(low: float, high: float) -> Gate:
     return lambda stream, layout: stream.between(low, high, *layout.gate_shape)
 
@@ -145,6 +157,7 @@ GENERATORS: dict[str, Regime] = {
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
     "replaced_large_state": Regime(log_alpha=constant(0.0), beta=write(1.0, 1.0), state=magnitude(100.0)),
     "one_large_state": Regime(log_alpha=mild, state=one_large),
+    "every_depth": Regime(log_alpha=each_depth, state=of_each_depth),
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160, steep=50.0),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
     "single_cotangent": Regime(log_alpha=mild, one_cotangent=True),

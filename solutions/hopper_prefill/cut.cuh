@@ -65,7 +65,7 @@ struct Costs {
   // chunks, of a block among many that begin one after the other.
   static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
   // Of a token of a (sequence, head), one by one.
-  static constexpr double kFewToken = 1300;
+  static constexpr double kFewToken = 2900;
   // Of blocks that stay, and of those that prepare their own chunks, of short sequences or of long ones: of a chunk, and of a
   // (sequence, head) besides.
   static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
@@ -207,6 +207,8 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   if (kShortFits && !kInvariant && !kLongAnyhow && few_each && !batch.checkpoints && !batch.k_first) {
     Cut how{2, 0, 0, false};
     how.stays = how.prepares = how.few = true;
+    // Where pairs are few, what the others say leaves out how long their kernels take to begin (LOG.md, version 20).
+    if (!many) best = how;
     offer(costs.token_by_token(), how);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import forked_command
 import gdnspec
@@ -195,6 +196,29 @@ def test_what_does_not_exist_is_refused_with_the_nearest_name() -> None:
         gdnspec.check(right, DECODE, device="tpu")
     with pytest.raises(gdnspec.SpecError, match="its file is copied"):
         gdnspec.check(lambda **inputs: right(**inputs), DECODE, isolated=True)
+    with pytest.raises(gdnspec.SpecError, match="at the top level of a file"):
+        gdnspec.check(SPEC.reference, DECODE, isolated=True)  # made by a decorator, so no file has it
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"definition_name": right}, "the definition is of type function instead of str"),
+        ({"suite": ["smoke"]}, "suite is of type list instead of str"),
+        ({"workload": 8}, "workload is of type int instead of str"),
+        ({"seed": -1}, "seed=-1: it is a whole number from 0 to 4611686018427387903"),
+        ({"seed": 1.5}, "seed=1.5: it is a whole number"),
+        ({"timeout": 0}, "timeout=0: it is a number of seconds from 0.1 to 86,400"),
+        ({"timeout": float("nan")}, "timeout=nan: it is a number of seconds"),
+        ({"deterministic": "yes"}, "deterministic='yes': it is True or False"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(gdnspec.SpecError, match=said):
+        gdnspec.check(right, **{"definition_name": DECODE, **options})
+    for call in (gdnspec.definition, SPEC.workload, SPEC.workloads):
+        with pytest.raises(gdnspec.SpecError, match="is of type NoneType instead of str"):
+            call(None)
 
 
 def test_reading_definitions_needs_no_torch() -> None:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 import torch
 from conftest import ROOT
 from gdnspec.api import kernel as api_kernel
-from gdnspec.api.allocate import outputs_of
+from gdnspec.api.allocate import outputs_of, with_axes
 from gdnspec.api.call_form import bound, defaults, form
 from gdnspec.build.machine import Device
 from gdnspec.catalog.solutions import solutions
@@ -76,14 +78,24 @@ def test_outputs_are_allocated_by_sizes_that_the_caller_names() -> None:
     given = definition.workload("two_chunks").inputs()
     looks = form(definition.found, given)
     nobody_reads = [None] * len(given)
-    *_, kept = outputs_of(definition.contract, looks, {"num_checkpoints": 5})(nobody_reads)
+    named = with_axes(definition.contract, looks.scope, {"num_checkpoints": 5})
+    *_, kept = outputs_of(definition.contract, replace(looks, scope=named))(nobody_reads)
     assert kept.shape[0] == 5
     *_, counted = outputs_of(definition.contract, looks)(list(given.values()))
     assert counted.shape[0] == int(given["checkpoint_cu_starts"][-1])
-    with pytest.raises(SpecError, match="has no axis 'checkpoints'"):
-        outputs_of(definition.contract, looks, {"checkpoints": 5})
-    with pytest.raises(SpecError, match="axes say num_seqs = 9, and the inputs"):
-        outputs_of(definition.contract, looks, {"num_seqs": 9})
+    kernel = gdnspec.kernel("gdn_prefill_checkpoints", like=given)  # whose solution returns its outputs
+    kernel(**given)
+    wrong: list[tuple[Any, str]] = [
+        ({"checkpoints": 5}, r"has no axis 'checkpoints' \(did you mean 'num_checkpoints'"),
+        ({"num_seqs": 9}, "axes say num_seqs = 9, and the inputs"),
+        ({"num_checkpoints": "5"}, "axes: num_checkpoints='5': it is a whole number from 0"),
+        ({"num_checkpoints": -1}, "axes: num_checkpoints=-1: it is a whole number from 0"),
+        ({"num_checkpoints": [5]}, r"axes: num_checkpoints=\[5\]: it is a whole number from 0"),
+        (["num_checkpoints"], "axes is of type list instead of a dict"),
+    ]
+    for axes, said in wrong:
+        with pytest.raises(SpecError, match=said):
+            kernel.bind(*given.values(), axes=axes)
 
 
 def test_it_says_what_it_is() -> None:
@@ -144,6 +156,29 @@ def test_what_makes_no_sense_is_refused_in_one_line() -> None:
     refused("no device 'tpu' here: cpu, or cuda", device="tpu:0")
     refused("scale is of type str", like={"scale": "1"})
     refused("use_qk_l2norm is of type int, but it takes a bool", like={"use_qk_l2norm": 1})
+    refused("no definition 'GDN_decode_k_last' .did you mean 'gdn_decode_k_last'", name="GDN_decode_k_last")
+    refused("the definition is of type int instead of str", name=5)
+    refused("solution is of type list instead of str", solution=["torch_recurrent"])
+    refused("like is of type int: give a tuple of inputs, or a dict", like=5)
+    refused("like is of type str: give a tuple", like="q")
+    refused("the name 1 of an input is of type int instead of str", like={1: inputs["q"]})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda x: x.to_sparse(), "a tensor of the layout sparse_coo"),
+        (lambda x: torch.nested.nested_tensor([x[0], x[1]]), "a nested tensor"),
+        (lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.quint8), "a quantised tensor"),
+        (torch._neg_view, "a negative view"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, about nested and quantised tensors
+def test_a_tensor_that_no_kernel_reads_is_named(change: Callable[[torch.Tensor], Any], said: str) -> None:
+    inputs = case()
+    kernel = gdnspec.kernel(DECODE, like=inputs)
+    with pytest.raises(SpecError, match=f"q is {said}: a dense tensor is served"):
+        kernel(**inputs | {"q": change(inputs["q"])})
 
 
 def test_types_and_sizes_that_nothing_serves_list_what_does() -> None:

@@ -26,6 +26,8 @@ WRONG: dict[str, Callable[[Tensor], Any]] = {
     "a list": lambda x: x.tolist(),
     "an array": lambda x: x.numpy(),
     "sparse": lambda x: x.to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor([x.flatten(), x.flatten()[:1]]),
+    "quantised": lambda x: torch.quantize_per_tensor(x.float(), 0.1, 0, torch.quint8),
 }
 
 
@@ -49,6 +51,7 @@ def test_every_operator_is_called_here() -> None:
     assert {call.name for call in CALLS.values()} == every, [*families()]
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of PyTorch, about nested and quantised tensors
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", CALLS)
 def test_a_wrong_tensor_is_named(name: str, wrong: str) -> None:
@@ -68,6 +71,46 @@ def test_what_is_needed_is_not_none(name: str) -> None:
             assert (
                 refused(call, args, call.function) == f"{call.name}: {argument.name} is None: a dense tensor is served"
             )
+
+
+POOLS = [
+    (name, i)
+    for name, call in CALLS.items()
+    for i, x in enumerate(call.operator._schema.arguments)
+    if x.alias_info is not None and x.alias_info.is_write
+]
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize(("name", "place"), POOLS)
+def test_a_pool_whose_slots_share_memory_is_refused(name: str, place: int, grad: bool) -> None:
+    """What one row writes, another would read."""
+    call = CALLS[name]
+    args = list(call.copy())
+    args[0] = args[0].requires_grad_(grad)
+    args[place] = args[place][:1].expand_as(args[place])
+    said = refused(call, args, call.function)
+    assert f"{call.operator._schema.arguments[place].name} is written to, and elements of it share memory" in said
+
+
+@pytest.mark.parametrize(("name", "place"), POOLS)
+def test_a_pool_that_is_a_parameter_is_refused_where_gradients_are_wanted(name: str, place: int) -> None:
+    call = CALLS[name]
+    args = list(call.copy())
+    args[place] = torch.nn.Parameter(args[place])
+    said = refused(call, args, call.function)
+    assert f"{call.operator._schema.arguments[place].name} is written to, and requires gradients itself" in said
+    with torch.no_grad():
+        call.function(*args, **call.words)
+
+
+def test_an_integer_past_64_bits_and_a_negative_eps_are_named() -> None:
+    call = CALLS["gdn, convolution and gates"]
+    assert refused(call, [*call.copy()[:-1], 2**70], call.function).endswith("an integer of 64 bits is served")
+    call = CALLS["gdn, norm"]
+    for eps in (-1e-6, float("nan")):
+        said = refused(call, [*call.copy()[:3], eps], call.function)
+        assert said == f"gated_rms_norm: eps={eps}: None, 0 and positive numbers are served"
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,15 @@ def test_a_scaffold_is_valid_and_runs_until_it_is_written(gdnspec: Run, tmp_path
     assert gdnspec(*repeat.split()).returncode == 1
 
 
+@pytest.mark.parametrize("name", [SUM, "toy"])
+def test_commands_that_are_shown_find_the_family(gdnspec: Run, name: str) -> None:
+    done = gdnspec("show", name, *OUTSIDE)
+    shown = [line.split("gdnspec ")[1].split() for line in done.stdout.splitlines() if ": gdnspec list" in line]
+    assert shown
+    for words in shown:
+        assert gdnspec(*words).returncode == 0, words
+
+
 def test_it_is_judged_in_every_way(gdnspec: Run, tmp_path: Path) -> None:
     """Both solutions on every suite, one of them called again and by relations as well; then the page about it."""
     file = tmp_path / "out.jsonl"

@@ -155,6 +155,11 @@ COMPLAINTS: dict[str, tuple[Bad, list[CheckResult], str]] = {
         [result("one", WRONG), result("two")],
         "passes two, which must reject it",
     ),
+    "no_such_killer": (
+        bad(killed_by=["smoke_b"]),
+        [result("smoke_a", WRONG)],
+        "killed_by names 'smoke_b', which was not tried (did you mean 'smoke_a'?)",
+    ),
     "outside_its_suite": (
         bad(only_in=["strict"]),
         [result("one", WRONG), result("two", WRONG, "strict")],
@@ -188,6 +193,10 @@ def test_honest_solutions_keep_their_margin() -> None:
     assert "margin of 1.23" in thin
     (failed,) = complaints_about_honest(solution, [result(status=WRONG, share=1.5)])
     assert "is honest but gets INCORRECT_NUMERICAL" in failed
+    assert "symmetry" not in failed
+    again = result(status=WRONG).model_copy(update={"message": "on a second call with other content: output: .."})
+    failed, *_ = complaints_about_honest(solution, [again])
+    assert "(or a symmetry of gdn_prefill_k_last is none: check --symmetries tries each)" in failed
     # The strict suite is a badge: who fails it may still conform.
     assert not list(complaints_about_honest(solution, [result(), result(status=WRONG, suite="strict", share=5.0)]))
 

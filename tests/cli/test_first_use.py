@@ -162,6 +162,9 @@ def test_a_word_without_some_parts_of_a_name_is_taken_for_it() -> None:
     assert nearest("x", names) == "valid: flash-next-tp1, next-80b-tp1, next-80b-tp2, next-tp1, other"
     assert nearest("a", [f"a-{i:02}" for i in range(20)] + ["b"]).startswith("valid: a-00, a-01")
     assert nearest("x", []) == "there are none"
+    assert nearest("Next-TP2", names) == "did you mean 'next-80b-tp2'?", "in any case"
+    assert nearest("Gdn_decode", ["gdn_decode", "kda_decode"]) == "did you mean 'gdn_decode'?"
+    assert nearest("lOg", ["LOG", "lag", "log"]) == "did you mean one of LOG, log?"
 
 
 def test_addresses_do_not_tell_errors_apart(capfd: pytest.CaptureFixture[str]) -> None:

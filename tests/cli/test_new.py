@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,8 +10,9 @@ from pathlib import Path
 import forked_command
 import pytest
 from conftest import RIGHT_DECODE, ROOT, Run
-from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.cli.scaffold import SCAFFOLDS
+from gdnspec.model import roles
 
 SMALL = ("--workload", "one_row", "--workload", "resets", "--device", "cpu")
 
@@ -73,7 +75,7 @@ from pathlib import Path
 import torch
 from gdnspec.build.interpreter import correct_interpreter
 from gdnspec.build.loader import load_function
-from gdnspec.catalog.definitions import definition
+from gdnspec.catalog.definitions import definition, definitions
 from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.materialise import materialise
 from gdnspec.numerics.arguments import arguments
@@ -135,6 +137,19 @@ STATES = {
         "gdn_gated_rms_norm_kernel(__nv_bfloat16* output)",
     ),
 }
+
+
+def test_a_triton_scaffold_has_a_program_for_each_row_and_no_slot() -> None:
+    """An operator without outputs leaves a pool behind, which has more slots than the call has rows."""
+    counted = 0
+    for found in definitions().values():
+        one = found.definition
+        names = re.findall(r"sequences = (\w+)\.shape\[0\]\n", SCAFFOLDS["triton"].text("mine", [one]))
+        shapes = {tensor.name: tensor.shape for tensor in (*one.inputs, *one.outputs)}
+        for name in names:
+            assert shapes[name][:1] == [roles.axis(one, "rows")], (one.name, name)
+            counted += 1
+    assert counted > 20
 
 
 def test_a_parameter_is_no_word_of_cpp() -> None:

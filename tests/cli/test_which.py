@@ -36,6 +36,14 @@ def test_a_processor_has_one_spelling(gdnspec: Run) -> None:
         assert f", on {cpu_name()}: torch_" in done.stdout.splitlines()[0]
 
 
+def test_sequences_without_tokens_and_whole_bounds_are_said(gdnspec: Run) -> None:
+    nothing = gdnspec(*PREFILL, "--lengths", "2x0", "--device", "nvidia-h200").stdout
+    assert nothing.startswith("gdn_prefill_k_last, 2x0 of qwen3-next-80b-a3b-tp1, on nvidia-h200: ")
+    rows = gdnspec(*DECODE, "--batch", "70000", "--device", "nvidia-h200").stdout
+    assert "100%" in rows
+    assert "e+" not in rows
+
+
 def test_programs_get_json(gdnspec: Run) -> None:
     said = json.loads(gdnspec(*DECODE, "--batch", "12", "--json", "--device", "nvidia-h200").stdout)
     best = said["choices"][0]

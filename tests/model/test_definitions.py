@@ -112,7 +112,8 @@ def outputs_of(found: Found) -> list[tuple[str, Any]]:
 
 def test_exactly_these_contracts_are_shipped() -> None:
     forward = {*PREFILLS, *DECODES, *VARIANTS, *AROUND, *TWO_SIZES, *SERVING}
-    assert set(definitions()) == {*forward, *GRADIENTS, *GRADIENTS_AROUND, *KDA}
+    shipped = {name for name, found in definitions().items() if found.family.name in ("gdn", "kda")}
+    assert shipped == {*forward, *GRADIENTS, *GRADIENTS_AROUND, *KDA}
 
 
 @pytest.mark.parametrize(("name", "forward"), [*zip(GRADIENTS, PREFILLS, strict=True)])
@@ -405,10 +406,9 @@ def test_the_preset_of_a_real_model_divides_its_heads(model: str, degree: int) -
 def test_every_preset_names_its_source() -> None:
     assert all(len(preset.source) > 10 for preset in presets().values())
     for name, preset in presets().items():
-        if name.startswith(("qwen", "olmo", "kimi", "glm", "ling")):
-            assert name.split("-")[0] in preset.source.lower(), name
-        else:
-            assert name.startswith("synthetic-"), name
+        model = re.match("[a-z]+", name)
+        assert model is not None, name
+        assert model[0] in ("synthetic", "toy") or model[0] in preset.source.lower(), name
 
 
 def test_no_preset_is_without_use_and_none_breaks_a_constraint() -> None:

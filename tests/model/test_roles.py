@@ -57,6 +57,19 @@ def test_what_contradicts_itself_is_refused_with_its_place(tmp_path: Path, name:
     assert (problem.file, problem.place.startswith(place), says in problem.message + problem.hint) == (file, True, True)
 
 
+def test_a_pool_that_is_mutated_says_which_slots_are_written(tmp_path: Path) -> None:
+    data = json.loads((ROOT / "definitions/gdn/gdn_decode_pool_k_last/definition.json").read_text())
+    place = next(i for i, item in enumerate(data["inputs"]) if item.get("writes"))
+    del data["inputs"][place]["writes"]
+    file = tmp_path / "definition.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(SpecError) as caught:
+        load(Definition, file)
+    (problem,) = caught.value.problems
+    assert (problem.place, problem.hint) == (f"/inputs/{place}", 'give the one that does "writes": true')
+    assert problem.message == "no input says which slots of 'pool' are written, although it is mutated"
+
+
 def test_sizes_follow_from_lengths() -> None:
     kept, stage = definition(KEPT).definition, definition("gdn_chunk_state").definition
     lengths = [130, 0, 64]

@@ -147,6 +147,8 @@ def test_a_bundle_is_not_written_over_anything_else(gdnspec: Run, make_solution:
     assert (folder / "kernel.py").read_bytes() == kernel
     done = gdnspec("submit", "under_test", "--solutions-dir", folder, "-o", tmp_path / "gone" / "a.tar")
     assert (done.returncode, "no such folder" in done.stderr) == (2, True)
+    done = gdnspec("intake", tmp_path, "--into", tmp_path)
+    assert (done.returncode, "is a folder (gdnspec submit packs a solution as one file)" in done.stderr) == (2, True)
 
 
 def test_evidence_that_was_not_finished_or_was_changed_is_not_reused(

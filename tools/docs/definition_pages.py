@@ -16,7 +16,7 @@ from docs.page import Page, code, shape, table
 
 CONVENTIONS = re.compile(r"^## (\d+)\. Conventions$", re.MULTILINE)
 FIRST_SENTENCE_END = re.compile(r"(?<=\.) ")
-SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^##)", re.MULTILINE | re.DOTALL)
+SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^##|\Z)", re.MULTILINE | re.DOTALL)
 
 
 def pages() -> list[Page]:

@@ -12,7 +12,7 @@ NAME = "gated_rms_norm"
 
 
 def plain(x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None) -> Tensor:
-    fake(x, z, weight)
+    fake(x, z, weight, eps)
     return gated_rms_norm(x, z, weight, eps).contiguous()
 
 
@@ -23,6 +23,8 @@ def fake(x: Tensor, z: Tensor, weight: Tensor, eps: float | None = None) -> Tens
         raise ValueError(f"{NAME}: x has the shape {list(x.shape)}: [.., V] with at least two axes is served")
     checks.shape(NAME, "z", z, tuple(x.shape), "the shape of x")
     checks.shape(NAME, "weight", weight, (x.shape[-1],), "[V]")
+    if eps is not None:
+        torch._check_value(eps >= 0, lambda: f"{NAME}: eps={eps}: None, 0 and positive numbers are served")
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 

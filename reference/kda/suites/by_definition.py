@@ -16,6 +16,7 @@ from .performance import (
 )
 from .recorded import recorded_decode, recorded_prefill
 from .rows import ROWS, Rows
+from .scalars import SCALARS
 from .stages import STAGES
 from .strict import backward_strict, checkpoints_strict, prefill_strict
 
@@ -41,5 +42,7 @@ def suites(name: str) -> Iterator[tuple[str, Rows]]:
     """(suite, rows) of a definition; a suite may come twice."""
     for groups in (OWN, MORE):
         yield from groups.get(name, {}).items()
+    if name in SCALARS:
+        yield "conformance", SCALARS[name]
     for rows in FAR.get(name, ()):
         yield "conformance", rows

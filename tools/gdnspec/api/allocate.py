@@ -8,22 +8,24 @@ import torch
 from torch import Tensor
 
 from gdnspec.api.call_form import Form
+from gdnspec.api.words import integer
 from gdnspec.model.definition import Definition
 from gdnspec.model.elements import Scope
-from gdnspec.model.errors import SpecError
+from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.expression import ExpressionError, parse
 from gdnspec.model.values import whole
+
+LARGEST = (1 << 63) - 1  # size of an axis
 
 Make = Callable[[Sequence[Any]], tuple[Tensor, ...]]
 
 
-def outputs_of(definition: Definition, looks: Form, axes: Mapping[str, int] | None = None) -> Make:
-    """A function of all inputs that allocates the outputs, in the definition's order. `axes`: sizes that otherwise the
-    values of an input say, such as num_checkpoints.
+def outputs_of(definition: Definition, looks: Form) -> Make:
+    """A function of all inputs that allocates the outputs, in the definition's order.
 
-    Raises `SpecError` if their sizes do not follow from the call, or contradict it.
+    Raises `SpecError` if their sizes do not follow from the call.
     """
-    scope = _with_axes(definition, looks.scope, axes or {})
+    scope = looks.scope
     unknown = {axis for axis in output_axes(definition) if axis not in scope}
     if unknown:
         return lambda inputs: _empty(definition, _with_values(definition, scope, unknown, inputs), looks.device)
@@ -32,6 +34,21 @@ def outputs_of(definition: Definition, looks: Form, axes: Mapping[str, int] | No
         (only,) = shaped
         return lambda inputs: (only(),)
     return lambda inputs: tuple([make() for make in shaped])
+
+
+def with_axes(definition: Definition, scope: Scope, axes: Mapping[str, int]) -> Scope:
+    """The scope with sizes that the caller has named, which otherwise the values of an input say. Raises `SpecError` if
+    they are no sizes of the definition, or contradict the call."""
+    if not isinstance(axes, Mapping):
+        raise SpecError(f"axes is of type {type(axes).__name__} instead of a dict of sizes by name")
+    known = {axis.name for axis in definition.axes}
+    for axis, size in axes.items():
+        if axis not in known:
+            raise SpecError(f"{definition.name} has no axis {axis!r} ({nearest(str(axis), known)})")
+        integer(f"axes: {axis}", size, 0, LARGEST)
+        if scope.get(axis, size) != size:
+            raise SpecError(f"{definition.name}: axes say {axis} = {size}, and the inputs {scope[axis]}")
+    return {**scope, **axes}
 
 
 def output_axes(definition: Definition) -> frozenset[str]:
@@ -57,16 +74,6 @@ def _empty(definition: Definition, scope: Scope, device: torch.device | None) ->
         )
     except ExpressionError as error:
         raise SpecError(f"{definition.name}: the sizes of its outputs do not follow from its inputs: {error}") from None
-
-
-def _with_axes(definition: Definition, scope: Scope, axes: Mapping[str, int]) -> Scope:
-    """The scope with sizes that the caller has named."""
-    for axis, size in axes.items():
-        if axis not in {known.name for known in definition.axes}:
-            raise SpecError(f"{definition.name} has no axis {axis!r}")
-        if scope.get(axis, size) != size:
-            raise SpecError(f"{definition.name}: axes say {axis} = {size}, and the inputs {scope[axis]}")
-    return {**scope, **axes}
 
 
 def _with_values(definition: Definition, scope: Scope, unknown: set[str], inputs: Sequence[Any]) -> Scope:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdnspec.api.dense import SERVED, unlike_dense
 from gdnspec.catalog.definitions import Found, definitions
 from gdnspec.choice.candidates import serving
 from gdnspec.choice.sizes import sizes
@@ -60,6 +61,8 @@ def bound(
         raise SpecError(f"{len(args)} inputs by position: {takes}")
     given = dict(zip(names, args, strict=False))
     for name, value in named.items():
+        if not isinstance(name, str):
+            raise SpecError(f"the name {name!r} of an input is of type {type(name).__name__} instead of str: {takes}")
         if name not in names:
             raise SpecError(f"no input {name!r} ({nearest(name, names)}): {takes}")
         if name in given:
@@ -83,6 +86,7 @@ def form(found: Found, values: Mapping[str, Any], needed: Collection[str] = ()) 
         if tensor.is_scalar:
             _check_scalar(found, tensor, value)
         elif isinstance(value, Tensor):
+            _check_dense(found, tensor.name, value)
             tensors[tensor.name] = value
         else:
             raise SpecError(
@@ -95,6 +99,12 @@ def form(found: Found, values: Mapping[str, Any], needed: Collection[str] = ()) 
     scope |= {t.name: values[t.name] for t in found.definition.inputs if t.is_scalar and values.get(t.name) is not None}
     whole = [_is_contiguous(found, name, value) for name, value in tensors.items()]
     return Form(scope, device, all(whole))
+
+
+def _check_dense(found: Found, name: str, value: Tensor) -> None:
+    what = unlike_dense(value)
+    if what is not None:
+        raise SpecError(f"{found.definition.name}: {name} is {what}: {SERVED} is served")
 
 
 def _check_scalar(found: Found, tensor: elements.Tensor, value: object) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import secrets
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 from gdnspec.api.spec import Spec, definition
 from gdnspec.api.verdict import Verdict
+from gdnspec.api.words import LONGEST, SEED, SHORTEST, flag, integer, name_of, seconds
 from gdnspec.build import machine
 from gdnspec.build.machine import Device
 from gdnspec.catalog.definitions import Found
@@ -62,10 +64,16 @@ def check(
     Raises `SpecError` where the request makes no sense: an unknown definition, suite or workload, or a function that
     does not take the inputs.
     """
+    for word, value in (("isolated", isolated), ("deterministic", deterministic), ("errors", errors)):
+        flag(word, value)
+    seconds("timeout", timeout, SHORTEST, LONGEST)
+    if seed is not None:
+        integer("seed", seed, 0, SEED)
     spec = definition_name if isinstance(definition_name, Spec) else definition(definition_name)
     name = getattr(function, "__name__", type(function).__name__)
     call = _call(function, name, spec)
     where = _device(device)
+    name_of("suite", suite)
     drawn = secrets.randbits(62) if seed is None else seed
     lines = _lines(spec.found, suite, workload, drawn, where)
     require(spec.contract, lines)
@@ -126,10 +134,17 @@ def _lines(found: Found, suite: str, name: str | None, seed: int, where: Device)
     spec = Spec(found, found.definition.name)
     drawn = fresh(found, seed, where.kind)
     if name is not None:
+        name_of("workload", name)
         return [line for line in drawn if line.name == name] or [spec.workload(name).line]
     if suite == "fresh":
         return drawn
     return [case.line for case in spec.workloads(suite)] + (drawn if suite in (*SUITES, "all") else [])
+
+
+def _at_top_level(function: Callable[..., Any], name: str) -> bool:
+    """Whether its file has this function under its name. What a decorator made elsewhere may bear another's name."""
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    return name.isidentifier() and module is not None and getattr(module, name, None) is function
 
 
 @contextlib.contextmanager
@@ -138,7 +153,7 @@ def _solution(
 ) -> Iterator[Solution]:
     """The function as a solution that serves one definition."""
     name = getattr(function, "__name__", "")
-    if isolated and not (name.isidentifier() and function.__module__ and "<locals>" not in function.__qualname__):
+    if isolated and not _at_top_level(function, name):
         raise SpecError("isolated=True takes a function at the top level of a file: its file is copied to a process")
     entry = {"entry": f"{SOURCE}::{name if name.isidentifier() else 'function'}", "call": call}
     with tempfile.TemporaryDirectory(prefix="gdnspec-check-") as folder:

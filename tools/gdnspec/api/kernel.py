@@ -1,7 +1,8 @@
 """gdnspec.kernel: the fastest solution for a device and a shape, as a function."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 from gdnspec import paths
-from gdnspec.api.allocate import output_axes, outputs_of
+from gdnspec.api.allocate import output_axes, outputs_of, with_axes
 from gdnspec.api.call_form import Form, bound, defaults, form
 from gdnspec.api.spec import Spec
 from gdnspec.api.spec import definition as spec
+from gdnspec.api.words import name_of
 from gdnspec.build import machine
 from gdnspec.build.kept_builds import NoCompiler
 from gdnspec.build.loader import apart, load_function
@@ -48,6 +50,8 @@ def kernel(
     """
     found = (definition if isinstance(definition, Spec) else spec(definition)).found
     given = _like(found, like)
+    if solution is not None:
+        name_of("solution", solution)
     looks = form(found, given)
     where = _where(looks, device)
     asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous, _lengths(found.definition, given))
@@ -105,7 +109,10 @@ def _like(found: Found, like: Sequence[Any] | Mapping[str, Any] | None) -> dict[
         return bound(found.definition, (), like, partial=True)
     if isinstance(like, Tensor):
         raise SpecError("like takes a tuple of inputs or a dict of inputs by name, not a tensor: like=(q,)")
-    return bound(found.definition, like or (), {}, partial=True)
+    if like is not None and (isinstance(like, str) or not isinstance(like, Iterable)):
+        said = f"like is of type {type(like).__name__}"
+        raise SpecError(f"{said}: give a tuple of inputs, or a dict of inputs by name")
+    return bound(found.definition, tuple(like or ()), {}, partial=True)
 
 
 def _lengths(definition: Definition, given: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -167,11 +174,11 @@ class Kernel:
         inputs' values: it waits for the GPU, and no CUDA graph can record it."""
         if len(inputs) != len(self._names):
             inputs = tuple(bound(self._found.definition, inputs, {}).values())
-        key = tuple([(x.shape, x.dtype, x.device, x.stride()) if isinstance(x, Tensor) else x for x in inputs])
-        key = (*key, tuple(sorted(axes.items()))) if axes else key
         try:
+            key = tuple([(x.shape, x.dtype, x.device, x.stride()) if isinstance(x, Tensor) else x for x in inputs])
+            key = (*key, *sorted(axes.items())) if axes else key
             call = self._forms.get(key)
-        except TypeError:  # not hashable: neither a tensor nor a number
+        except (AttributeError, RuntimeError, TypeError):  # neither a dense tensor nor a number, or axes are no dict
             key, call = (), None
         if call is None:
             call = self._bound(inputs, axes)
@@ -189,13 +196,12 @@ class Kernel:
         why = refusal(asked, self._choice.solution) if kind == self.device else f"it was chosen for {self.device}"
         if why is not None:
             raise SpecError(f"{self.solution} cannot serve this call: {why}; {serving(self._found)}")
-        return self._call(looks, defaults(definition, values, looks.scope), axes)
+        left_out = defaults(definition, values, looks.scope)
+        return self._call(replace(looks, scope=with_axes(definition, looks.scope, axes or {})), left_out)
 
-    def _call(
-        self, looks: Form, left_out: list[tuple[int, Any]], axes: Mapping[str, int] | None
-    ) -> Callable[..., Outputs]:
+    def _call(self, looks: Form, left_out: list[tuple[int, Any]]) -> Callable[..., Outputs]:
         names, function, prepare = self._names, self._function, self._prepare
-        allocated = outputs_of(self._found.definition, looks, axes) if self._entry.call == "out" else None
+        allocated = outputs_of(self._found.definition, looks) if self._entry.call == "out" else None
         by_position = self._entry.file.endswith(".cu")  # an exported C++ function has no keywords
 
         def positional(*inputs: Any) -> Outputs:

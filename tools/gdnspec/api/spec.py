@@ -6,6 +6,7 @@ from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
+from gdnspec.api.words import name_of
 from gdnspec.catalog import definitions as catalog
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.workloads import workloads
@@ -110,7 +111,7 @@ class Spec:
     def workloads(self, suite: str = "smoke") -> list[Case]:
         """The workloads of a suite: smoke, conformance, strict, performance or all. Raises `SpecError`."""
         known = (*SUITES, "all")
-        if suite not in known:
+        if name_of("suite", suite) not in known:
             raise SpecError(f"no suite {suite!r} ({nearest(suite, known)})")
         lines = [line for line in workloads(self.found) if suite in (line.suite, "all")]
         return [Case(self.found, line, line.name, line.suite) for line in lines]
@@ -118,7 +119,7 @@ class Spec:
     def workload(self, name: str) -> Case:
         """One workload by its name. Raises `SpecError`."""
         known = {case.name: case for case in self.workloads("all")}
-        if name not in known:
+        if name_of("workload", name) not in known:
             raise SpecError(f"{self.name} has no workload {name!r} ({nearest(name, known)})")
         return known[name]
 
@@ -151,7 +152,7 @@ def _with_switches(made: Callable[..., Any], switches: dict[str, Any]) -> Callab
 
 def definition(name: str) -> Spec:
     """One definition by name, of any family. Raises `SpecError` with the nearest name."""
-    found = catalog.definition(name)
+    found = catalog.definition(name_of("the definition", name))
     return Spec(found, found.definition.name)
 
 

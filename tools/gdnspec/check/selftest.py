@@ -18,6 +18,7 @@ from gdnspec.check.run import Checker, Options
 from gdnspec.inputs.fresh import fresh
 from gdnspec.model import roles
 from gdnspec.model.budget import MARGIN, STRICT_MARGIN
+from gdnspec.model.errors import nearest
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import Workload
 from gdnspec.sandbox.wire.lifetime import die_with
@@ -188,8 +189,11 @@ def complaints_about_bad(bad: Bad, results: list[CheckResult]) -> Iterator[str]:
             yield f"{name} on {result.definition}/{result.workload} is {result.status}, not {wanted}: {result.message}"
         if known.only_in and result.failed and result.suite not in known.only_in:
             yield f"{name} fails on {result.workload}, outside {', '.join(known.only_in)}: {result.message}"
+    tried = {result.workload for result in results}
     for workload in known.killed_by:
-        if workload not in killers:
+        if workload not in tried:
+            yield f"{name}: killed_by names {workload!r}, which was not tried ({nearest(workload, tried)})"
+        elif workload not in killers:
             yield f"{name} passes {workload}, which must reject it"
     if known.only_in:
         yield from _thin(name, [result for result in results if result.suite not in known.only_in])
@@ -202,7 +206,9 @@ def complaints_about_honest(solution: Solution, results: list[CheckResult]) -> I
     for result in ordinary:
         if result.failed:
             where = f"{result.definition}/{result.workload}"
-            yield f"{solution.name} is honest but gets {result.status} on {where}: {result.message}"
+            again = result.message.startswith("on a second call")
+            or_else = f" (or a symmetry of {result.definition} is none: check --symmetries tries each)" if again else ""
+            yield f"{solution.name} is honest but gets {result.status} on {where}{or_else}: {result.message}"
     yield from _thin(solution.name, ordinary)
     if has_badge(results):
         yield from _thin(solution.name, strict)

@@ -10,7 +10,7 @@ from gdnspec.choice.candidates import Asked, Candidates, candidates
 from gdnspec.choice.expected_time import Figure, bound, efficiency, figures, lengths_said, nearest, same
 from gdnspec.model.trace import Trace
 from gdnspec.report import shapes
-from gdnspec.report.units import shown_time
+from gdnspec.report.units import shown_part, shown_time
 
 # Where a time comes from, the best ground for a choice first.
 Basis = Literal["tuned", "measured", "expected", "elsewhere", "unmeasured"]
@@ -107,7 +107,7 @@ def _reason(asked: Asked, choices: Sequence[Choice], choice: Choice) -> str:
         return f"{rank} tuned on this machine at {where}: {time}"
     if choice.basis == "measured":
         return f"{rank} measured on {device} at {where}: {time}{', by an earlier version' if choice.earlier else ''}"
-    reached = f"the nearest measured workload ({where}) reached {_share(choice.efficiency or 0)} of the bound"
+    reached = f"the nearest measured workload ({where}) reached {shown_part(choice.efficiency or 0)} of the bound"
     if choice.basis == "elsewhere":
         return f"not measured on this device; {rank} on {device}, where {reached}"
     return f"{rank} expected on {device}: {f'about {time}; ' if time else ''}{reached}"
@@ -115,10 +115,6 @@ def _reason(asked: Asked, choices: Sequence[Choice], choice: Choice) -> str:
 
 def _rank(place: int, count: int) -> str:
     return "the only one" if count == 1 else f"{'fastest' if place == 1 else f'number {place}'} of {count}"
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.0f}%" if share >= 0.1 else f"{100 * share:.2g}%"
 
 
 def _where(asked: Asked, choice: Choice) -> str:

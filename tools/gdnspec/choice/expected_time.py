@@ -166,5 +166,5 @@ def lengths_said(definition: Definition, scope: Scope, lengths: Sequence[int] | 
     if definition.conventions.packing == "ragged":
         alike = len(set(lengths)) == 1 if lengths else rows == 1
         each = f"{rows}x{tokens // max(rows, 1)}" if alike else f"{rows} sequences of {tokens:,} tokens"
-        return each if rows and tokens else ""
+        return each if rows and (tokens or lengths) else ""
     return f"batch {rows}" + (f" of {tokens // rows} tokens" if tokens > rows else "") if rows else ""

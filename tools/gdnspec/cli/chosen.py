@@ -4,7 +4,7 @@ from gdnspec.choice.candidates import Asked, Candidates
 from gdnspec.choice.choose import Choice
 from gdnspec.choice.expected_time import lengths_said
 from gdnspec.cli.console import add_row, print_table, say, table
-from gdnspec.report.units import shown_time
+from gdnspec.report.units import shown_part, shown_time
 
 
 def print_choices(asked: Asked, preset: str, choices: list[Choice], candidates: Candidates) -> None:
@@ -17,7 +17,7 @@ def print_choices(asked: Asked, preset: str, choices: list[Choice], candidates: 
     for choice in choices:
         time = "" if choice.time is None else shown_time(choice.time)
         ratio = "" if choice.time is None or best is None else f"{choice.time / best:.2f}x"
-        share = "" if choice.efficiency is None else f"{100 * choice.efficiency:.2g}%"
+        share = "" if choice.efficiency is None else shown_part(choice.efficiency)
         add_row(rows, choice.name, time, ratio, share, choice.basis)
     say()
     print_table(rows)

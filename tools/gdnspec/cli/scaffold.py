@@ -43,6 +43,16 @@ def _states(definition: Definition) -> Tensor | None:
     return next((tensor for tensor in definition.judged if roles.is_state(definition, tensor)), None)
 
 
+def _sequences(definition: Definition) -> str:
+    """The number of rows or sequences of a call. States do not give it: a pool has more slots, and chunks have more
+    states, than sequences."""
+    starts, rows = roles.bounds(definition), roles.axis(definition, "rows")
+    if starts:
+        return f"{starts}.shape[0] - 1"
+    along = (t.name for t in (*definition.outputs, *definition.inputs) if (t.shape or [""])[0] == rows)
+    return f"{next(along, definition.judged[0].name)}.shape[0]"
+
+
 def _launch(definition: Definition) -> tuple[str, str, str, str]:
     """For Triton: what one program computes, its parameters, how it finds its place, and the lines that launch it. All
     names come from the definition, so that the scaffold of any operator runs."""
@@ -51,9 +61,7 @@ def _launch(definition: Definition) -> tuple[str, str, str, str]:
     if states is None:
         launch = f"{definition.name}_kernel[({first}.shape[0],)](\n        {tensors}\n    )"
         return f"row of {first}", "", "row = tl.program_id(0)", launch
-    starts = roles.bounds(definition)
-    # The states do not give this number: a pool has more slots, and chunks have more states, than sequences.
-    sequences = f"{starts}.shape[0] - 1" if starts else f"{first}.shape[0]"
+    sequences = _sequences(definition)
     rows, columns = (states.shape or [])[-2:]
     sizes = list(dict.fromkeys((str(rows), str(columns))))
     unpacked = [*sizes, "_"] if rows == columns else sizes

@@ -66,7 +66,9 @@ def materialise(found: Found, workload: Workload) -> Inputs:
 
 
 def _other_hash(sha256: str, workload: Workload) -> str:
-    return f"the inputs have sha256 {sha256[:12]}.., but the workload says {str(workload.sha256)[:12]}.."
+    """If the line or the code that draws it has changed on purpose, its budget is no longer its own either."""
+    said = f"the inputs have sha256 {sha256[:12]}.., but the workload says {str(workload.sha256)[:12]}.."
+    return f"{said} (if they are meant to differ, take sha256 out of its line: gdnspec workloads freeze writes it)"
 
 
 def draw(found: Found, workload: Workload, scope: Scope) -> dict[str, Array]:

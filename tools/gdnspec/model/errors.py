@@ -75,7 +75,9 @@ class RegimeError(ValueError):
 def nearest(word: str, valid: Iterable[str]) -> str:
     """`did you mean X?`, `did you mean one of X, Y?`, or the list of valid names if none is similar."""
     names = sorted(set(valid))
-    fuller = sorted((name for name in names if _left_out(word, name)), key=lambda name: not name.startswith(word))
+    same = [name for name in names if name.casefold() == word.casefold()]
+    fuller = same or [name for name in names if _left_out(word, name)]
+    fuller.sort(key=lambda name: not name.casefold().startswith(word.casefold()))
     if 1 < len(fuller) <= MOST_NAMED:
         return f"{NEAR} one of {', '.join(fuller)}?"
     near = fuller[0] if fuller else similar(word, names)
@@ -98,14 +100,17 @@ def near_ones(word: str, valid: Iterable[str], all_shown: str) -> str:
 
 
 def similar(word: str, valid: Iterable[str]) -> str | None:
-    """The name that looks the most like a misspelt word; None if none does."""
-    return next(iter(difflib.get_close_matches(word, sorted(set(valid)), n=1, cutoff=0.6)), None)
+    """The name that looks the most like a misspelt word, in whichever case; None if none does."""
+    names = sorted(set(valid))
+    near = difflib.get_close_matches(word.casefold(), {name.casefold() for name in names}, n=1, cutoff=0.6)
+    alike = [name for name in names if name.casefold() in near]
+    return max(alike, key=lambda name: difflib.SequenceMatcher(None, word, name).ratio(), default=None)
 
 
 def _left_out(word: str, name: str) -> bool:
     """Whether the word is the name without some of its parts: `qwen3-next-tp4` for `qwen3-next-80b-a3b-tp4`."""
-    rest = iter(_PARTS.split(name))
-    return word != "" and all(part in rest for part in _PARTS.split(word))  # each `in` takes what it passes
+    rest = iter(_PARTS.split(name.casefold()))
+    return word != "" and all(part in rest for part in _PARTS.split(word.casefold()))  # each `in` takes what it passes
 
 
 @contextlib.contextmanager

@@ -181,6 +181,11 @@ def _check_slots(definition: "Definition") -> None:
         pool = next((other for other in definition.inputs if other.name == tensor.indexes), None)
         if pool is not None and str((pool.shape or [""])[0]) != axis(definition, "slots"):
             raise PlacedError(f"/inputs/{i}/indexes", f"the first axis of {pool.name!r} needs the role slots")
+    for mutated in (tensor for tensor in definition.inputs if tensor.mutates):
+        naming = [i for i, tensor in enumerate(definition.inputs) if tensor.indexes == mutated.name]
+        if naming and not any(definition.inputs[i].writes for i in naming):
+            message = f"no input says which slots of {mutated.name!r} are written, although it is mutated"
+            raise PlacedError(f"/inputs/{naming[-1]}", message, 'give the one that does "writes": true')
 
 
 def _check_axes(definition: "Definition") -> None:

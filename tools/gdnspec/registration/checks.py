@@ -6,9 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdnspec.api.dense import SERVED, unlike_dense
+
+LARGEST = (1 << 63) - 1  # of an integer in PyTorch
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # torch computes with no smaller ones
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {  # the types of a schema
-    "Tensor": ((Tensor,), "a dense tensor"),
+    "Tensor": ((Tensor,), SERVED),
     "float": ((float, int, torch.SymFloat), "a number"),
     "int": ((int, torch.SymInt), "an integer"),
     "bool": ((bool,), "True or False"),
@@ -28,9 +31,11 @@ def unlike(operator: Any, args: Sequence[Any]) -> str | None:
         if not isinstance(x, types):
             found = "None" if x is None else f"of the type {type(x).__name__}"
             return f"{name}: {wanted.name} is {found}: {served} is served"
-        if isinstance(x, Tensor) and x.layout != torch.strided:
-            found = str(x.layout).removeprefix("torch.")
-            return f"{name}: {wanted.name} is a tensor of the layout {found}: {served} is served"
+        what = unlike_dense(x) if isinstance(x, Tensor) else None
+        if what is not None:
+            return f"{name}: {wanted.name} is {what}: {served} is served"
+        if types == KINDS["int"][0] and isinstance(x, int) and abs(x) > LARGEST:
+            return f"{name}: {wanted.name} is {x:.2g}: an integer of 64 bits is served"
     return None
 
 
@@ -62,6 +67,16 @@ def shape(operator: str, name: str, x: Tensor | None, want: tuple[Any, ...], tol
 def _unlike(operator: str, name: str, x: Tensor, want: tuple[Any, ...], told: str) -> str:
     sizes = ", ".join("any" if size is None else str(size) for size in want)
     return f"{operator}: {name} has the shape {list(x.shape)}: {told}, here [{sizes}], is served"
+
+
+def written(operator: str, name: str, x: Tensor, grad: bool = False) -> None:
+    """A tensor that a call writes to. `grad`: as an operation with gradients."""
+    if torch._debug_has_internal_overlap(x) == 1:
+        said = f"{name} is written to, and elements of it share memory (its strides are {list(x.stride())})"
+        raise ValueError(f"{operator}: {said}: a tensor whose elements are apart is served")
+    if grad and x.requires_grad and x.is_leaf:
+        said = f"{name} is written to, and requires gradients itself, so PyTorch could not go back to it"
+        raise ValueError(f"{operator}: {said}: call under torch.no_grad(), or pass {name}.detach()")
 
 
 def choice(operator: str, name: str, value: str, served: tuple[str, ...]) -> None:

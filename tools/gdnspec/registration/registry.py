@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
 from gdnspec.registration.direct import direct
 from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
@@ -46,10 +47,16 @@ def register_pool(
     the pools afterwards are further outputs, which are copied; `backward` gets their gradients behind the others.
     """
     pools = [i for i, text in enumerate(arguments.split(", ")) if MUTATED.match(text)]
+    words = [text.partition("=")[0].split()[-1] for text in arguments.split(", ")]
     count = len(_returned(name, arguments, returns))
     kernel = by_kernel(arguments, fake, asked, pools)
 
+    def writable(args: tuple[Any, ...], grad: bool = False) -> None:
+        for i in pools:
+            checks.written(name, words[i], args[i], grad)
+
     def in_place(*args: Any) -> Any:
+        writable(args)
         found = moved(*args)
         for i, slots, states in zip(pools, found[count::2], found[count + 1 :: 2], strict=True):
             args[i].index_put_((slots,), states)
@@ -79,6 +86,7 @@ def register_pool(
     )  # fmt: skip
 
     def wanted(*args: Any) -> Any:
+        writable(args, grad=True)
         given = list(args)
         for i in pools:
             given[i] = Kept.apply(args[i])  # for the backward pass, while the pool itself changes

@@ -26,6 +26,11 @@ def shown_ratio(ratio: float, interval: tuple[float, float]) -> tuple[str, str]:
     return f"{ratio:.3f}", f"[{low:.3f}, {high:.3f}]"
 
 
+def shown_part(share: float) -> str:
+    """A share of a bound, which may be small: `82%`, `0.099%`."""
+    return f"{100 * share:.0f}%" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
 def shown_share(share: float | None) -> str:
     """A share of a bound: `82%`; empty if it is unknown."""
     return "" if share is None else f"{share:.0%}"

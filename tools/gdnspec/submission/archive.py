@@ -74,7 +74,8 @@ def _read(path: Path) -> bytes:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # opening a pipe must not wait
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise SpecError([Problem(path, "is not a regular file")])
+                what = "is a folder" if path.is_dir() else "is not a regular file"
+                raise SpecError([Problem(path, what, hint="gdnspec submit packs a solution as one file")])
             with os.fdopen(descriptor, "rb", closefd=False) as stream:
                 data = stream.read(MOST_ARCHIVE + 1)
         finally:

@@ -8,7 +8,7 @@ import typer
 
 from gdnspec import paths
 from gdnspec.catalog.definitions import Found, definitions, preset, presets
-from gdnspec.catalog.families import Family, families, having_regime, regimes
+from gdnspec.catalog.families import Family, families, having_regime, regimes, same_families
 from gdnspec.catalog.sessions import sessions, with_sessions
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
 from gdnspec.catalog.workloads import workloads
@@ -132,8 +132,13 @@ def _definition(found: Found) -> None:
         say(f"            {second.function} above {second.above_tokens} tokens")
     if d.extends is not None:
         say(f"extends     {d.extends}: {paths.shown(found.file)} holds what differs")
-    say(f"workloads   {len(workloads(found))}: gdnspec list workloads -k {d.name}")
-    say(f"solutions   gdnspec list solutions -k {d.name}")
+    say(f"workloads   {len(workloads(found))}: {_listed('workloads', d.name)}")
+    say(f"solutions   {_listed('solutions', d.name)}")
+
+
+def _listed(what: str, word: str) -> str:
+    """The command that lists them, also where --definitions-dir has added the family."""
+    return shlex.join(["gdnspec", "list", what, "-k", word, *same_families()])
 
 
 def _family(family: Family, as_json: bool) -> None:
@@ -144,8 +149,8 @@ def _family(family: Family, as_json: bool) -> None:
         return
     out().print(family.name, style="bold")
     say(f"conventions {paths.shown(family.folder)}/README.md\nreference   {paths.shown(family.reference)}")
-    say(f"presets     {len(family.presets)}: gdnspec list presets -k {family.name}")
-    say(f"regimes     {len(family.about.regimes)}: gdnspec list regimes -k {family.name}")
+    say(f"presets     {len(family.presets)}: {_listed('presets', family.name)}")
+    say(f"regimes     {len(family.about.regimes)}: {_listed('regimes', family.name)}")
     say("definitions " + "\n            ".join(names))
 
 
