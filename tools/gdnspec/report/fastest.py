@@ -47,7 +47,8 @@ class Contestant:
 @dataclass(frozen=True)
 class Answer:
     """All contestants for one question, the fastest first. The answer with the largest `weight` is shown first:
-    one without stale times, then the one with the most kernels, then the one with the longest sequences."""
+    one that names a fastest kernel, then one without stale times, then the one with the most kernels, then the one
+    with the longest sequences."""
 
     anchor: str
     definition: Definition
@@ -58,7 +59,7 @@ class Answer:
     lengths: str
     contestants: Sequence[Contestant]
     command: str
-    weight: tuple[bool, int, float, int]
+    weight: tuple[bool, bool, int, float, int]
 
     @property
     def fastest(self) -> Contestant | None:
@@ -150,7 +151,8 @@ def _answer(found: Found, group: Sequence[Row], lines: Sequence[Line], peers: Co
         _anchor(definition.name, best.device, best.preset, best.workload), definition, best.device, best.preset,
         best.workload, shapes.heads(found, best.preset), shapes.lengths(definition, best.axes, best.sequence_lengths),
         judged, _command(found, judged),
-        (not any(c.row.stale for c in judged), sum(c.counted for c in judged), tokens / batch, tokens),
+        (judged[0].counted, not any(c.row.stale for c in judged), sum(c.counted for c in judged), tokens / batch,
+         tokens),
     )  # fmt: skip
 
 

@@ -4,10 +4,6 @@
 #include "launch.h"
 #include "numbers.h"
 
-struct alignas(8) uint2 {
-  uint32_t x, y;
-};
-inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline float __uint_as_float(uint32_t x) { return same_bits<float>(x); }
 inline uint32_t __float_as_uint(float x) { return same_bits<uint32_t>(x); }
 inline float __bfloat162float(__nv_bfloat16 x) { return to_float(x.bits, Type::bfloat16); }

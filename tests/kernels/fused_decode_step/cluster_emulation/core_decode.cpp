@@ -10,10 +10,6 @@ struct __nv_bfloat16 {
 struct __nv_bfloat162 {
   uint16_t low, high;
 };
-struct alignas(8) uint2 {
-  uint32_t x, y;
-};
-inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 
 inline float __uint_as_float(uint32_t x) {
   float y;
