@@ -27,6 +27,10 @@ ADVERSARIAL = (
 )  # fmt: skip
 
 
+# Sixteen sequences, one of them empty: kernels that hand the next pair to whoever is free take these in another form.
+SEVERAL_CHUNKS = (217, 192, 230, 328, 213, 308, 272, 252, 306, 328, 205, 293, 294, 306, 0, 385)
+
+
 def prefill(name: str, preset: str, regime: str, lengths: tuple[int, ...], **more: Any) -> Line:
     axes = {"total_seq_len": sum(lengths), "num_seqs": len(lengths)}
     return {"name": name, "preset": preset, "axes": axes, "sequence_lengths": list(lengths), "regime": regime, **more}
@@ -190,6 +194,11 @@ def prefill_performance() -> Iterator[Line]:
         yield prefill(f"{label}_1x8192", preset, "typical", (8192,))
         yield prefill(f"{label}_4x2048", preset, "typical", (2048,) * 4)
         yield prefill(f"{label}_ragged_16", preset, "typical", RAGGED_16)
+    for name, regime in (("several_chunks", "typical"), ("several_chunks_reset", "hard_reset")):
+        yield prefill(
+            f"16x32_{name}", QWEN3_NEXT, regime, SEVERAL_CHUNKS,
+            covers="several pairs of a sequence and a head for each multiprocessor, with three to seven chunks",
+        )  # fmt: skip
 
 
 PREFILL = {
