@@ -38,6 +38,9 @@ class Guarded {
   const T& operator[](size_t i) const { return data()[i]; }
   T* begin() { return data(); }
   T* end() { return all_.data() + all_.size() - kMargin; }
+  bool has_bits_of(const Guarded& other) const {
+    return all_.size() == other.all_.size() && std::memcmp(all_.data(), other.all_.data(), all_.size() * sizeof(T)) == 0;
+  }
   bool intact() const {
     const auto is_nan = [](T x) {
       constexpr uint32_t kOnes = ~0u;

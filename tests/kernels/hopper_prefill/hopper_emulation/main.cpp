@@ -1,5 +1,6 @@
 // The kernels of hopper_prefill on this CPU, every instruction emulated, against a float64 recurrence. A line a run.
 #include <csignal>
+#include <map>
 
 #include "instructions.cuh"
 #include "few.cuh"
@@ -199,6 +200,14 @@ double error_of_output(const Case& c, const Inputs& x, const Guarded<uint16_t>& 
   return worst;
 }
 
+// Of forms that hopper_prefill:invariant chooses from, every one leaves the bits of the first that ran on a case.
+bool leaves_other_bits(const Case& c, const Cut& cut, const Results& got) {
+  static std::map<std::string, Results> first;
+  if (cut.length != 0 || cut.few || cut.ahead) return false;
+  const auto [before, is_first] = first.emplace(c.name + std::string(c.type == Type::float16 ? " in float16" : ""), got);
+  return !is_first && !(got.output.has_bits_of(before->second.output) && got.final_state.has_bits_of(before->second.final_state));
+}
+
 bool report(const Case& c, const Inputs& inputs, const Expected& expected, const Cut& cut, float scale) {
   const Results got = call(c, inputs, cut, scale);
   const double output = error_of_output(c, inputs, got.output, expected.output);
@@ -207,7 +216,8 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   // Keys of 64 channels are more alike: a model of the arithmetic in float64 has errors 1.1 to 1.15 times as large.
   const double of_size = kSize == 64 ? 1.2 : 1.;
   const double limit = (c.type == Type::float16 ? 4.8e-4 : 3.8e-3) * (c.repeated_keys ? 9 : 1) * of_size;
-  const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact;
+  const bool other_bits = leaves_other_bits(c, cut, got);
+  const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact && !other_bits;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
   const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
                              : cut.stays != 0 ? std::to_string(cut.stays) + (cut.ahead ? " blocks prepare ahead" : cut.few ? " blocks prepare but for few tokens" : cut.prepares ? " blocks prepare" : " blocks stay")
@@ -215,7 +225,7 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
                                              : std::to_string(cut.slices);
   std::printf("%s: %s, %s, slices %s, segments %d and %d: output %.1e state %.1e checkpoints %.1e, limit %.1e%s\n",
               right ? "right" : "WRONG", c.name, type, slices.c_str(), cut.first, cut.length, output, state, checkpoints, limit,
-              got.intact ? "" : ", written outside of a tensor");
+              !got.intact ? ", written outside of a tensor" : other_bits ? ", other bits" : "");
   std::fflush(stdout);
   return right;
 }
