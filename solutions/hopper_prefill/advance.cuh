@@ -59,13 +59,7 @@ __device__ __forceinline__ void advance(const Problem& p, Block<D, Groups, Outpu
   uint32_t parity = 0, stage = 0, left = 0;  // left: the barrier of the place that is left next
   uint32_t state_bits[D / 16][4];
   const auto pack_state = [&](int half) {
-#pragma unroll
-    for (int k = 4 * half; k < 4 * half + 4; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        state_bits[k][e] = pack<E>(S[half][k % 4 * 8 + 2 * e], S[half][k % 4 * 8 + 2 * e + 1]);
-      }
-    }
+    pack_channels<E>(&state_bits[4 * half], S[half]);
     keep(state_bits);  // packed here, and not where they are needed
   };
   const uint32_t v_mask = work.identity ? 0 : ~0u;

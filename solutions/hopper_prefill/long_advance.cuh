@@ -43,13 +43,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   Slice<kStaySize> S;
   uint32_t state_bits[8][4];
   const auto pack_state = [&](int half) {
-#pragma unroll
-    for (int k = 4 * half; k < 4 * half + 4; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        state_bits[k][e] = pack<E>(S[half][k % 4 * 8 + 2 * e], S[half][k % 4 * 8 + 2 * e + 1]);
-      }
-    }
+    pack_channels<E>(&state_bits[4 * half], S[half]);
     keep(state_bits);  // packed here, and not where they are needed
   };
   float x[32], o[32], y[2][16];  // S K^T; S Q^T, then O^T; V'^T: tokens 0 to 31, 32 to 63

@@ -27,7 +27,13 @@ __device__ __forceinline__ void pack_tokens(uint32_t (&bits)[4], const float* x)
 #pragma unroll
   for (int e = 0; e < 4; ++e) bits[e] = pack<E>(x[2 * e], x[2 * e + 1]);
 }
-// The same decayed.
+// Of half a state, 64 key channels.
+template <class E>
+__device__ __forceinline__ void pack_channels(uint32_t (*bits)[4], const float (&half)[32]) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) pack_tokens<E>(bits[k], &half[8 * k]);
+}
+// That of tokens decayed.
 template <class E>
 __device__ __forceinline__ void decay_tokens(uint32_t (&bits)[4], const float* x, const float4& by) {
 #pragma unroll

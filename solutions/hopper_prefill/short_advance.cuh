@@ -80,11 +80,7 @@ __device__ __forceinline__ void advance_short(const Problem& p, Short& s, int wg
   };
   const auto advance_chunk = [&](bool is_last) {
     uint32_t state_bits[8][4];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) state_bits[k][e] = pack<E>(S[k / 4][k % 4 * 8 + 2 * e], S[k / 4][k % 4 * 8 + 2 * e + 1]);
-    }
+    pack_channels<E>(&state_bits[0], S[0]), pack_channels<E>(&state_bits[4], S[1]);
     keep(state_bits);
     barrier_wait(barrier(s.full), parity);
     // Here, where nothing is under way: S is what products of the chunk before have left, and the compiler would wait for these.

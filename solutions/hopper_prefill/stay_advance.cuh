@@ -51,13 +51,7 @@ __device__ __forceinline__ void advance_staying(const Problem& p, Staying& s, in
   uint32_t parities = 0;  // of the barriers of the place; and, one bit up, of those of the turn, of which it is the number, too
   uint32_t state_bits[8][4];
   const auto pack_state = [&](int half) {
-#pragma unroll
-    for (int k = 4 * half; k < 4 * half + 4; ++k) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        state_bits[k][e] = pack<E>(S[half][k % 4 * 8 + 2 * e], S[half][k % 4 * 8 + 2 * e + 1]);
-      }
-    }
+    pack_channels<E>(&state_bits[4 * half], S[half]);
     keep(state_bits);  // packed here, and not where they are needed
   };
   const int one = min(p.H, 1);  // which the compiler does not know
