@@ -126,7 +126,8 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
   p.tiles = static_cast<unsigned char*>(workspace.data_ptr()), p.tile_bytes = tile_bytes(!finds_p(how.groups));
   p.before = static_cast<float*>(workspace.data_ptr()) + size.tiles, p.transfer = p.before + size.states;
   p.few = how.few ? kFewTokens : 0;
-  if (how.stays) {
+  p.one_up_to = static_cast<int>(how.one_up_to);
+  if (how.queues()) {
     p.queue = reinterpret_cast<int*>(p.transfer + size.states);
     p.stays = static_cast<int>(std::min<int64_t>(multiprocessors, N * H));
     if (how.ahead && N * H <= multiprocessors) p.queue = nullptr;  // nobody takes a second one

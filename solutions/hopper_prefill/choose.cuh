@@ -1,5 +1,5 @@
-// What a block has: both slices of a state, or one. What is better depends on how long sequences are, which the device knows
-// and the host does not.
+// What a block has: both slices of a state, or one; and whether one kernel has the call, or two. What is better depends on how
+// long sequences are, which the device knows and the host does not.
 #pragma once
 #include <algorithm>
 
@@ -12,6 +12,13 @@ namespace {
 __host__ __device__ constexpr int chunk_cycles(int groups) { return groups == 1 ? 1620 : 2750; }
 constexpr int kFindsPCycles = 2050, kPass = 6500;
 constexpr int kDecided = 31;  // sequences: a lane of a warp looks at one, and the last at none
+
+// Whether one kernel for long sequences has the call, where it is launched beside two: whose blocks the call is not leave at once.
+// By a warp.
+__device__ __forceinline__ bool one_has_it(const Problem& p) {
+  const int lane = lane_here();
+  return __ballot_sync(kAllLanes, lane < p.N && count_chunks(p, lane) > p.one_up_to) == 0;
+}
 
 // Of how many of the longest sequences each slice is a block's of its own: of 0 to p.most, a lane looks at one. By a warp;
 // `lengths` in chunks, longest first, which is how blocks begin. Where not all can begin at once, the last block of a sequence

@@ -23,6 +23,8 @@ struct Cut {
   bool prepares = false;  // .. and prepare their chunks themselves ..
   bool few = false;       // .. but for sequences of few tokens, which are advanced token by token (few.cuh) ..
   bool ahead = false;     // .. the next one's first product under way: of long sequences
+  int64_t one_up_to = 0;  // these as well, which have the call where no sequence has more chunks; 0: they do not
+  bool queues() const { return stays || one_up_to > 0; }
   bool decides() const { return most + whole > 0; }
 };
 
@@ -36,7 +38,7 @@ Workspace workspace_of(const Cut& how, const Batch& batch) {
   const int64_t tile = tile_bytes(!finds_p(how.groups)) / static_cast<int64_t>(sizeof(float));
   const int64_t places = how.length == 0 ? 0 : count_places(batch.tokens, batch.sequences, how.first, how.length);
   return {how.prepares ? 0 : batch.places() * batch.heads * tile, places * batch.heads * batch.D * batch.D,
-          how.stays ? queue_size(batch.sequences) : 0};
+          how.queues() ? queue_size(batch.sequences) : 0};
 }
 
 #ifdef GDN_CLOCKS
@@ -51,6 +53,12 @@ int given(const char* name, int otherwise) {  // what else there could be
 constexpr bool kLongAnyhow = true;
 #else
 constexpr bool kLongAnyhow = false;
+#endif
+// For them, too: that kernel beside two, if a batch has several sequences.
+#ifdef GDN_EITHER
+constexpr bool kEitherAnyhow = true;
+#else
+constexpr bool kEitherAnyhow = false;
 #endif
 
 // What a model has a batch take on a device, in cycles: those of multiprocessors, and those of memory beside.
@@ -89,22 +97,32 @@ struct Costs {
     return beside(computed, batch.chunks() * traffic.outputs(!finds_p(groups)) + states());
   }
   int64_t waves(int64_t blocks) const { return (blocks + device.multiprocessors - 1) / device.multiprocessors; }
-  // Blocks that stay: the longest sequence may be some times as long as the mean.
-  double staying(double chunk, double turn, int64_t longer, double bytes_of_chunk) const {
+  // Blocks that stay: the longest sequence may have more chunks than the mean.
+  double staying(double chunk, double turn, int64_t longest, double bytes_of_chunk) const {
     const double each = batch.chunks_of_one() * chunk, turns = static_cast<double>(waves(batch.pairs()));
-    const double computed = std::max(turns * (each + turn), longer * each + turn);
+    const double computed = std::max(turns * (each + turn), longest * chunk + turn);
     return beside(computed, batch.chunks() * bytes_of_chunk + states());
   }
-  double prepares_short(int64_t longer) const {
-    return staying(kShortChunk, kShortTurn, longer, traffic.prepares_and_outputs());
+  double prepares_short(int64_t longest) const {
+    return staying(kShortChunk, kShortTurn, longest, traffic.prepares_and_outputs());
   }
   // The last kernel, of sequences that have more tokens, finds none or few.
   double token_by_token() const {
     const double computed = static_cast<double>(batch.tokens) * batch.heads * kFewToken / device.multiprocessors;
     return kLaunch + beside(computed, batch.chunks() * traffic.prepares_and_outputs() + states());
   }
-  double prepares_long(int64_t longer) const {
-    return kLaunch + staying(kLongChunk, kLongTurn, longer, traffic.prepares_and_outputs());
+  double prepares_long(int64_t longest) const {
+    return kLaunch + staying(kLongChunk, kLongTurn, longest, traffic.prepares_and_outputs());
+  }
+  // The most chunks that the longest sequence may have, but for so many, where that kernel is to take less, and blocks of others
+  // leave before it; 0: it never does.
+  int64_t one_up_to(int64_t most, double less) const {
+    int64_t from = 0, to = most + 1;
+    while (to - from > 1) {
+      const int64_t middle = from + (to - from) / 2;
+      (kLaunch + prepares_long(middle) < less ? from : to) = middle;
+    }
+    return from;
   }
   // What `prepare` says too much, for two slices: heads that share k share its products. The choice between those that all have
   // it was fitted without this.
@@ -112,7 +130,7 @@ struct Costs {
     const double computed = batch.chunks() * (kOfKeys * batch.k_heads + kOfHead * batch.heads) / device.multiprocessors;
     return prepare(2) - kLaunch - beside(computed, batch.chunks() * traffic.prepares(false));
   }
-  double stays(int64_t longer) const { return prepare(2) + staying(kStayChunk, kStayTurn, longer, traffic.outputs(false)); }
+  double stays(int64_t longest) const { return prepare(2) + staying(kStayChunk, kStayTurn, longest, traffic.outputs(false)); }
   // One pass over so many chunks of each sequence with outputs, and over as many of states alone.
   double pass(double computed, int64_t with_outputs, int64_t alone, int groups) const {
     const double bytes = with_outputs * traffic.outputs(!finds_p(groups)) + alone * traffic.states();
@@ -131,7 +149,7 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   const Costs costs{batch, device};
   const int64_t sequences = batch.sequences, heads = batch.heads, pairs = batch.pairs();
   const int64_t multiprocessors = device.multiprocessors, last = pairs % multiprocessors;
-  const int64_t each = sequences < 8 ? batch.places_of_one() : batch.chunks_of_one();
+  const int64_t mean = batch.chunks_of_one(), each = sequences < 8 ? batch.places_of_one() : mean;
   const int64_t longest = sequences < 8 ? 1 : sequences < 16 ? 2 : 3;
   const bool many = pairs >= 2 * multiprocessors;  // each multiprocessor has several
   const bool two_will_do = pairs > multiprocessors && last > 0 && 2 * last <= multiprocessors;
@@ -147,7 +165,7 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   constexpr int64_t kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000, kSecond = 5800, kJoin = 3300;
   const auto waves = [](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   Cut best{1, 0, 0, false};
-  double least = std::numeric_limits<double>::max();
+  double least = std::numeric_limits<double>::max(), alike = least;  // .. and if all are as long, though they may not be
   const auto offer = [&](double time, const Cut& how) {
     if (time < least) least = time, best = how;
   };
@@ -159,6 +177,7 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
       const int64_t one = groups == 2 && may_have_more ? kFindsPCycles : cycles;
       const double turns = static_cast<double>(costs.waves(blocks)) * (each * cycles + Costs::kTurn);
       offer_uncut(std::max<double>(turns, longest * each * one + kPass), {groups, 0, 0, false});
+      alike = std::min(alike, prepared + costs.outputs(turns, groups) - (groups == 2 ? costs.shared() : 0));
       continue;
     }
     const double besides = many ? Costs::kTurn : kPass;
@@ -186,21 +205,26 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     }
   }
   // Blocks that stay, which write no checkpoints.
+  int64_t one_up_to = 0;
   if (!batch.checkpoints && pairs * kStaySize < int64_t{1} << 31) {
     Cut staying{2, 0, 0, false};
     staying.stays = true;
-    if (many) offer(costs.stays(longest), staying);
+    if (many) offer(costs.stays(longest * mean), staying);
     staying.prepares = true;
-    if (kShortFits && many) offer(costs.prepares_short(longest), staying);
+    if (kShortFits && many) offer(costs.prepares_short(longest * mean), staying);
     // One kernel for long sequences. T is found two chunks ahead, so shorter ones have it wait. A sequence has one block for both
-    // of its slices, so that the longest one, of four times the mean, has to hide behind others. These figures are no closer than
-    // kClearly.
+    // of its slices, so that the longest one, of four times the mean, has to hide behind others; or the device finds how long it
+    // is, and two kernels are launched as well. These figures are no closer than kClearly.
     constexpr double kClearly = 0.97;
-    constexpr int64_t kFewChunks = 4;
+    constexpr int64_t kFewChunks = 4, kLonger = 4;
     staying.ahead = true;
     const double others = least - (best.groups == 2 && !best.prepares ? costs.shared() : 0);
-    const bool clearly = each >= kFewChunks && costs.prepares_long(longest > 1 ? 4 : 1) < kClearly * others;
-    if (kLongFits && !kInvariant && (clearly || kLongAnyhow)) best = staying;
+    const bool clearly = each >= kFewChunks && costs.prepares_long((longest > 1 ? kLonger : 1) * mean) < kClearly * others;
+    if (kLongFits && !kInvariant && (clearly || kLongAnyhow)) {
+      best = staying;
+    } else if (kLongFits && !kInvariant && longest > 1 && each >= kFewChunks) {
+      one_up_to = costs.one_up_to(kLonger * mean, kClearly * alike);
+    }
   }
   // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.
   const bool few_each = batch.tokens <= kFewTokens * sequences && pairs * kStaySize < int64_t{1} << 31;
@@ -214,10 +238,14 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.
   const bool in_doubt = best.groups == 2 || longest == 2, few = pairs <= multiprocessors && 2 * pairs > multiprocessors;
+  if (kEitherAnyhow && kLongFits && !batch.checkpoints && sequences > 1) {
+    best = {2, 0, 0, false}, one_up_to = std::max<int64_t>(mean, 1);
+  }
   if (best.length != 0 || best.stays || sequences == 1 || sequences > kDecided) return best;
   if (few && in_doubt) best.groups = 2, best.most = sequences;
   // Blocks that turn out to be none come last, and are no more than multiprocessors, or one sequence's.
   if (may_have_more && best.groups == 2) best.most = std::clamp<int64_t>(multiprocessors / heads, 1, sequences);
+  if (best.groups == 2) best.one_up_to = one_up_to;
   return best;
 }
 

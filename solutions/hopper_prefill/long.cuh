@@ -14,6 +14,7 @@
 // What all these warps run through in a chunk has to be little code: it does not fit into the caches for instructions, and where
 // it is fetched anew in each chunk a warp takes 8 to 9 cycles per instruction (LOG.md, "one kernel, T in halves").
 #pragma once
+#include "choose.cuh"
 #include "long_advance.cuh"
 #include "long_feed.cuh"
 #include "long_prepare.cuh"
@@ -29,6 +30,10 @@ static_assert(2 * kLongAdvanceRegisters + kLongPrepareRegisters <= 65536 / kLong
 template <class E>
 __global__ void __launch_bounds__(kLongThreads, 1)
     gdn_long_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
+  if (p.one_up_to > 0 && !one_has_it(p)) {  // two kernels have it: whoever waits for this one waits for them
+    if (blockIdx.x == 0) wait_for_last();
+    return;
+  }
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Long*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);

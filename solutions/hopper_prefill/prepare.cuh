@@ -1,5 +1,6 @@
 // What needs no state, of every chunk and head: T, decays and, if asked for, P, to memory.
 #pragma once
+#include "choose.cuh"
 #include "invert.cuh"
 #include "queue.cuh"
 
@@ -52,6 +53,9 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   if (p.stays != 0 && blockIdx.x == 0) {
     if (blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
     return;
+  }
+  if constexpr (!WithP && D == kStaySize) {
+    if (p.one_up_to > 0 && one_has_it(p)) return;  // but for the order, which that one takes
   }
   const int at = blockIdx.x - (p.stays != 0);  // of the chunk
   const auto [first, valid] = find_chunk(p, at);

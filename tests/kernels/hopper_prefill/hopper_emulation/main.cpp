@@ -20,10 +20,12 @@ namespace {
 
 // How a call is cut up: slices of 64 value channels in a block, chunks of a sequence's first segment and of others (0: not
 // cut), and whether blocks decide, on a GPU of so many multiprocessors, of how many sequences they have one slice, of no more
-// than so many, or of the (sequence, head) behind so many; or how many blocks stay, and whether they prepare their own chunks.
+// than so many, or of the (sequence, head) behind so many; or how many blocks stay, and whether they prepare their own chunks; or
+// how many chunks the longest sequence may have for those of long sequences to have the call, which come behind the others then.
 struct Cut {
   int slices, first, length, multiprocessors = 0, most = 0, whole = 0, stays = 0;
   bool prepares = false, ahead = false, few = false;
+  int one_up_to = 0;
   bool decides() const { return multiprocessors != 0; }
 };
 
@@ -32,6 +34,22 @@ struct Results {
   Guarded<float> final_state, checkpoints;
   bool intact = true;  // and so is the workspace: nothing was written beside them
 };
+
+// What is in the outputs of a call. Of kernels that are launched beside others one or the others are to write there.
+std::vector<unsigned char> written(const Problem& p) {
+  const auto* const output = static_cast<const unsigned char*>(p.output);
+  const auto* const states = reinterpret_cast<const unsigned char*>(p.final_state);
+  std::vector<unsigned char> all(output, output + p.tokens * p.H * kSize * 2);
+  all.insert(all.end(), states, states + int64_t{p.N} * p.H * kSize * kSize * 4);
+  return all;
+}
+
+template <class E>
+void launch_long_early(const Problem& p, const Maps& maps) {
+  if constexpr (kLongFits && kSize == kStaySize) {
+    launch({static_cast<unsigned>(p.stays), 1, 1}, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, maps); });
+  }
+}
 
 template <class E, int Slices, bool Checkpoints>
 void launch_all(Problem p, const Maps& maps) {
@@ -50,7 +68,7 @@ void launch_all(Problem p, const Maps& maps) {
   launch(chunks, 128, prepare_bytes<kSize>(group.units, kWithP),
          [&] { gdn_prepare_kernel<E, kSize, kWithP>(p, maps.q, maps.k, group); });
   if constexpr (kSize == kStaySize && Slices == 2) {
-    if (p.stays != 0) {
+    if (p.stays != 0 && p.one_up_to == 0) {
       const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
       return launch(blocks, kStayThreads, sizeof(Staying), [&] { gdn_stay_kernel<E>(p, maps); });
     }
@@ -63,8 +81,13 @@ void launch_all(Problem p, const Maps& maps) {
     launch(grid_of(2 * (kSize / kSlice), p.segments), threads_of(1), sizeof(Shared<kSize, 1, false>),
            [&] { gdn_prefill_kernel<E, kSize, 1, false, false>(p, maps); }, kBlocksTogether<kSize, 1, false>);
   }
+  const std::vector<unsigned char> before = written(p);
   launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
+  if (p.one_up_to == 0) return;
+  const std::vector<unsigned char> between = written(p);
+  launch_long_early<E>(p, maps);
+  if ((before == between) == (between == written(p))) fail("one kernel has the call and two have it, or nobody");
 }
 
 void launch_order(const Problem& p) {
@@ -74,9 +97,8 @@ void launch_order(const Problem& p) {
 template <class E>
 void launch_long(const Problem& p, const Maps& maps) {
   if constexpr (kLongFits && kSize == kStaySize) {
-    const Place blocks{static_cast<unsigned>(p.stays), 1, 1};
     if (p.queue != nullptr) launch_order(p);
-    launch(blocks, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, maps); });
+    launch_long_early<E>(p, maps);
   }
 }
 
@@ -128,7 +150,7 @@ Results call(const Case& c, const Inputs& x, const Cut& cut, float scale) {
   p.first = cut.first, p.length = cut.length, p.multiprocessors = cut.multiprocessors, p.decides = cut.decides();
   p.whole = cut.whole, p.most = std::min(cut.most, p.N);
   p.one_takes = 2050, p.both_take = 3200;
-  p.stays = cut.stays, p.few = cut.few ? kFewTokens : 0;
+  p.stays = cut.stays, p.one_up_to = cut.one_up_to, p.few = cut.few ? kFewTokens : 0;
   if (cut.length != 0) p.segments = count_places(tokens, p.N, p.first, p.length);
   Guarded<float> before(p.segments * heads * state), transfer = before;
   Guarded<float> tiles((tokens / kChunk + p.N) * heads * (sizeof(Tile<kSize>) / sizeof(float)));
@@ -203,7 +225,7 @@ double error_of_output(const Case& c, const Inputs& x, const Guarded<uint16_t>& 
 // Of forms that hopper_prefill:invariant chooses from, every one leaves the bits of the first that ran on a case.
 bool leaves_other_bits(const Case& c, const Cut& cut, const Results& got) {
   static std::map<std::string, Results> first;
-  if (cut.length != 0 || cut.few || cut.ahead) return false;
+  if (cut.length != 0 || cut.few || cut.ahead || cut.one_up_to != 0) return false;
   const auto [before, is_first] = first.emplace(c.name + std::string(c.type == Type::float16 ? " in float16" : ""), got);
   return !is_first && !(got.output.has_bits_of(before->second.output) && got.final_state.has_bits_of(before->second.final_state));
 }
@@ -219,7 +241,8 @@ bool report(const Case& c, const Inputs& inputs, const Expected& expected, const
   const bool other_bits = leaves_other_bits(c, cut, got);
   const bool right = worse(output, worse(state, checkpoints)) <= limit && got.intact && !other_bits;
   const char* type = c.type == Type::float16 ? "float16" : "bfloat16";
-  const std::string slices = cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
+  const std::string slices = cut.one_up_to != 0 ? "decided, or one kernel up to " + std::to_string(cut.one_up_to) + " chunks"
+                             : cut.whole != 0  ? "2 of the first " + std::to_string(cut.whole)
                              : cut.stays != 0 ? std::to_string(cut.stays) + (cut.ahead ? " blocks prepare ahead" : cut.few ? " blocks prepare but for few tokens" : cut.prepares ? " blocks prepare" : " blocks stay")
                              : cut.decides() ? "decided, " + std::to_string(cut.multiprocessors)
                                              : std::to_string(cut.slices);
@@ -263,16 +286,31 @@ int main(int count, char** arguments) {
   const float scale = 1.f / std::sqrt(float{kSize});
   bool right = true;
   schedule.seed(SEED);
+  const auto run_on = [&](const Case& c, const Inputs& inputs, const Expected& expected, const Cut& cut) {
+    if (asked++ % share != 0) return;
+    right &= report(c, inputs, expected, cut, scale);
+#ifdef STOP_AT_FIRST
+    if (!right) std::_Exit(1);
+#endif
+  };
+  // Two kernels and one beside each other. The longest sequence is as long as it may be for one, or longer.
+  const auto run_beside = [&](const Case& c, const Inputs& inputs, const Expected& expected) {
+    for (const int more : {0, 1}) {
+      const int one_up_to = c.chunks() - more;
+      run_on(c, inputs, expected,
+             {.slices = 2, .first = 0, .length = 0, .multiprocessors = 4, .most = 2, .stays = 3, .one_up_to = one_up_to});
+    }
+  };
+  if (kLongFits && kSize == kStaySize) {
+    const Case nine{.name = "nine sequences, GVA", .lengths = {65, 0, 130, 1, 64, 63, 257, 5, 128}, .value_heads = 2, .resets = 0.02f,
+                    .checkpoint_every = 0};
+    const Inputs inputs = draw(nine);
+    run_beside(nine, inputs, recur(nine, inputs, scale));
+  }
   for (const Case& c : all_cases()) {
     const Inputs inputs = draw(c);
     const Expected expected = recur(c, inputs, scale);
-    const auto run = [&](const Case& c, const Expected& expected, const Cut& cut) {
-      if (asked++ % share != 0) return;
-      right &= report(c, inputs, expected, cut, scale);
-#ifdef STOP_AT_FIRST
-      if (!right) std::_Exit(1);
-#endif
-    };
+    const auto run = [&](const Case& c, const Expected& expected, const Cut& cut) { run_on(c, inputs, expected, cut); };
 #if !defined(SHORT_ALONE) && !defined(LONG_ALONE)
     for (int slices = 1; slices <= kSize / kSlice; ++slices) {
       for (const Cut& cut : {Cut{slices, 0, 0}, Cut{slices, 1, 1}, Cut{slices, 2, 1}, Cut{slices, 2, 2},
@@ -303,6 +341,7 @@ int main(int count, char** arguments) {
       if (blocks > 8) continue;
       run(bare, of_states, {.slices = 2, .first = 0, .length = 0, .stays = blocks, .prepares = true, .ahead = true});
     }
+    if (c.sequences() > 1 && c.sequences() <= kDecided) run_beside(bare, inputs, of_states);
   }
   return right ? 0 : 1;
 }
