@@ -72,6 +72,8 @@ struct Costs {
   // Of a chunk with both slices, where all multiprocessors have one; of one that is prepared, with P or without; besides its
   // chunks, of a block among many that begin one after the other.
   static constexpr double kBoth = 3200, kPrepareWithP = 1600, kPrepare = 1400, kTurn = 12000;
+  // Of a block that leaves at once, among many.
+  static constexpr double kLeaves = 200;
   // Of a token of a (sequence, head), one by one.
   static constexpr double kFewToken = 2900;
   // Of blocks that stay, and of those that prepare their own chunks, of short sequences or of long ones: of a chunk, and of a
@@ -114,13 +116,14 @@ struct Costs {
   double prepares_long(int64_t longest) const {
     return kLaunch + staying(kLongChunk, kLongTurn, longest, traffic.prepares_and_outputs());
   }
-  // The most chunks that the longest sequence may have, but for so many, where that kernel is to take less, and blocks of others
-  // leave before it; 0: it never does.
+  // The most chunks that the longest sequence may have, of no more than so many, where that kernel is to take less, behind blocks
+  // of two others that leave at once, most of which prepare two heads or more; 0: it never does.
   int64_t one_up_to(int64_t most, double less) const {
+    const double others = kLaunch + kLeaves * batch.chunks() * batch.heads / 2 / device.multiprocessors;
     int64_t from = 0, to = most + 1;
     while (to - from > 1) {
       const int64_t middle = from + (to - from) / 2;
-      (kLaunch + prepares_long(middle) < less ? from : to) = middle;
+      (others + prepares_long(middle) < less ? from : to) = middle;
     }
     return from;
   }
@@ -224,6 +227,7 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
       best = staying;
     } else if (kLongFits && !kInvariant && longest > 1 && each >= kFewChunks) {
       one_up_to = costs.one_up_to(kLonger * mean, kClearly * alike);
+      if (4 * one_up_to < 5 * mean) one_up_to = 0;  // all calls would pay for those of lengths that hardly differ
     }
   }
   // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.
@@ -238,8 +242,8 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which
   // one slice alone is the worse for: not where it is better anyhow, as it is with many sequences.
   const bool in_doubt = best.groups == 2 || longest == 2, few = pairs <= multiprocessors && 2 * pairs > multiprocessors;
-  if (kEitherAnyhow && kLongFits && !batch.checkpoints && sequences > 1) {
-    best = {2, 0, 0, false}, one_up_to = std::max<int64_t>(mean, 1);
+  if (kEitherAnyhow && kLongFits && !batch.checkpoints && sequences > 1 && batch.tokens > 0) {
+    best = {2, 0, 0, false}, one_up_to = 2 * mean;
   }
   if (best.length != 0 || best.stays || sequences == 1 || sequences > kDecided) return best;
   if (few && in_doubt) best.groups = 2, best.most = sequences;

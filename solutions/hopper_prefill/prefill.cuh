@@ -30,12 +30,11 @@ __global__ void __launch_bounds__(threads_of(Groups), kBlocksTogether<D, Groups,
     gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   constexpr bool kOfTwo = kBlocksTogether<D, Groups, Output> == 2;
   if constexpr (!Output) let_next_begin();
-  const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if constexpr (D == kStaySize && Groups == 2 && Output && !Checkpoints) {
     if (p.one_up_to > 0) {
       let_next_begin();
       if (one_has_it(p)) {
-        if (one) wait_for_last();  // for the order of sequences, so that who waits for this waits for that
+        if (blockIdx.y + blockIdx.z == 0) wait_for_last();  // for the order of sequences, so that who waits for this waits for that
         return;
       }
     }
@@ -56,6 +55,7 @@ __global__ void __launch_bounds__(threads_of(Groups), kBlocksTogether<D, Groups,
   }
   Segment segment{n, 0, 0, 0};
   if (p.length != 0) segment = p.firsts ? find_segment(p, 0, 0, n) : find_segment(p, blockIdx.z, Output ? 0 : 1);
+  const bool one = blockIdx.x + blockIdx.y + blockIdx.z == 0;
   if (threadIdx.x == 0) {
     s.busy = n >= 0 && find_work<D, Output>(p, groups, segment, x, h, s.work);
 #pragma unroll

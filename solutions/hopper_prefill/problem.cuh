@@ -39,12 +39,12 @@ struct Problem {
   int64_t tokens;
   int N, H, q_group, k_group, v_group;
   int device, multiprocessors;
+  int one_up_to;  // where no sequence has more chunks one kernel has the call, launched beside two; 0: it is not launched so
   int* queue;  // where blocks stay: which sequences they take (queue.cuh)
   int stays;   // so many blocks; 0: each block has one (sequence, head), or a part
   int few;     // sequences of no more tokens are advanced token by token (few.cuh), and are not in the queue; 0: none are
   float scale;
   bool k_first, log_gates;
-  int one_up_to;                     // where no sequence has more chunks one kernel has the call, launched beside two; 0: it is not
   bool decides;                      // each block, what it has (choose.cuh): of no more than ..
   int most;                          // .. so many sequences, the longest ones, one slice, or else ..
   int whole;                         // .. of the (sequence, head) behind so many; 0: of none

@@ -17,7 +17,8 @@ GPUS = {
     "H200": (132, 1980000, 3201000, 6144),
     "H100 PCIe": (114, 1755000, 1593000, 5120),
 }
-FIELDS = ("groups", "first", "length", "alone", "whole", "most", "stays", "prepares", "ahead", "bytes", "one", "both")
+FIELDS = ("groups", "first", "length", "alone", "whole", "most", "stays", "prepares", "ahead", "one_up_to")
+FIGURES = ("bytes", "one", "both")
 Choice = dict[str, int]
 
 
@@ -31,12 +32,14 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "choose"
 
 
-def choose(program: Path, gpu: str, lengths: tuple[int, int], heads: tuple[int, int], head_size: int = 128) -> Choice:
+def choose(
+    program: Path, gpu: str, lengths: tuple[int, int], heads: tuple[int, int], checkpoints: bool = False
+) -> Choice:
     """`lengths`: so many sequences of so many tokens; `heads`: of queries and keys, of values."""
     sequences, tokens = lengths
-    asked = (*GPUS[gpu], sequences * tokens, sequences, *heads, head_size, 0)
+    asked = (*GPUS[gpu], sequences * tokens, sequences, *heads, 128, int(checkpoints))
     done = subprocess.run([program], input=" ".join(map(str, asked)), capture_output=True, text=True, check=True)
-    return dict(zip(FIELDS, map(int, done.stdout.split()), strict=True))
+    return dict(zip((*FIELDS, *FIGURES), map(int, done.stdout.split()), strict=True))
 
 
 def kernel(choice: Choice) -> str:
@@ -46,6 +49,8 @@ def kernel(choice: Choice) -> str:
             if choice["ahead"]
             else ("stays", "prepares", "few tokens, then prepares")[choice["prepares"]]
         )
+    if choice["one_up_to"]:
+        return f"{choice['groups']} slices, or prepares long ones of up to {choice['one_up_to']} chunks"
     return f"{choice['groups']} slices" + (f", cut {choice['first']} {choice['length']}" if choice["length"] else "")
 
 
@@ -56,7 +61,10 @@ def kernel(choice: Choice) -> str:
     [
         ((4, 8192), (16, 32), "prepares long ones", "2 slices"),
         ((4, 8192), (8, 32), "2 slices", "2 slices"),
-        ((8, 1024), (16, 32), "2 slices", "2 slices"),  # as far as the host knows one of them may be long
+        # As far as the host knows one of them may be long: lengths decide.
+        ((8, 1024), (16, 32), "2 slices, or prepares long ones of up to 37 chunks", "2 slices"),
+        ((8, 1024), (16, 48), "2 slices, or prepares long ones of up to 51 chunks", "2 slices"),
+        ((8, 1024), (8, 32), "2 slices", "2 slices"),
         ((1, 8192), (16, 32), "1 slices, cut 49 40", "1 slices, cut 49 40"),
         ((1, 32768), (16, 32), "2 slices, cut 125 97", "1 slices, cut 177 168"),
         ((1, 32768), (16, 48), "1 slices", "1 slices, cut 357 39"),
@@ -94,6 +102,28 @@ def test_a_chunk_takes_as_long_as_memory(program: Path) -> None:
     assert (h200["both"], h200["one"]) == (3200, 2050)
     assert 4000 < h100["both"] < 4800
     assert h100["one"] * 3200 == pytest.approx(2050 * h100["both"], rel=1e-3)
+
+
+# Log-normal ones are a row of prefill_rows.py. 29% slower in one kernel than in two, on an H200.
+@pytest.mark.parametrize(
+    ("lengths", "one"),
+    [((1024,) * 8, True), ((955, 441, 143, 2091, 225, 393, 201, 4034), False), ((1000,) * 12, True)],
+)
+def test_lengths_decide_between_one_kernel_and_two(program: Path, lengths: tuple[int, ...], one: bool) -> None:
+    """By the same comparison as in choose.cuh."""
+    choice = choose(program, "H100", (len(lengths), -(-sum(lengths) // len(lengths))), (16, 32))
+    assert choice["one_up_to"] > 0
+    assert (-(-max(lengths) // 64) <= choice["one_up_to"]) == one
+
+
+# What launches both costs 2 to 4 us: too much for a few sequences, and with more than a warp's lanes nobody decides.
+@pytest.mark.parametrize("sequences", [4, 7, 32, 64])
+def test_where_lengths_decide_nothing(program: Path, sequences: int) -> None:
+    assert choose(program, "H100", (sequences, 2048), (16, 32))["one_up_to"] == 0
+
+
+def test_checkpoints_keep_two_kernels(program: Path) -> None:
+    assert choose(program, "H100", (8, 1024), (16, 32), checkpoints=True)["one_up_to"] == 0
 
 
 def test_no_tokens(program: Path) -> None:

@@ -22,8 +22,9 @@ EMULATOR = ROOT / "tests/kernels/hopper_prefill/hopper_emulation"
 RUNS_OF_TILES = 10 * 2 * 2 + 5 * 2 * 2 + 6 * 4 + 2 + 5 * 2
 # All cases in three blocks that prepare their own chunks, and those without checkpoints in one; the same of the form
 # for long sequences, and some in as many blocks as there are (sequence, head). And those of several sequences with
-# [V, K] states, where tokens of short ones go one by one.
-RUNS = RUNS_OF_TILES + 11 + 5 + 23 + 4
+# [V, K] states, where tokens of short ones go one by one. And six cases of several sequences, and nine of
+# them, in two kernels and one that are launched together, where either has the call.
+RUNS = RUNS_OF_TILES + 11 + 5 + 23 + 4 + (6 + 1) * 2
 # Heads of 64 have one slice.
 RUNS_OF_64 = 10 * 2 + 5 * 2 + 1
 OF_64 = "-DHEAD_SIZE=64"
@@ -200,6 +201,9 @@ NO_WAIT = "if (lane_here() == 0) {\n      const"
         pytest.param("long_advance.cuh", V_WAITED, "", f"copies under way|{CHANGED}|WRONG", id="v not waited for"),
         pytest.param("long_prepare.cuh", "mild = ", "mild = true || ", "WRONG: resets", id="decays out of range"),
         pytest.param("long_prepare.cuh", "first ? y[6] : 0.f", "y[6]", "WRONG: ragged", id="P above its diagonal"),
+        pytest.param("long.cuh", "!one_has_it(p)", "one_has_it(p)", "or nobody", id="a call that nobody has"),
+        pytest.param("prefill.cuh", "if (one_has_it(p))", "if (false)", "or nobody", id="a call that both have"),
+        pytest.param("prepare.cuh", "&& one_has_it(p)", "&& !one_has_it(p)", "WRONG: ragged", id="not prepared"),
     ],
 )
 def test_errors_of_blocks_for_long_sequences_are_found(

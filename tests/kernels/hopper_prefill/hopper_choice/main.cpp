@@ -19,7 +19,7 @@ int main() {
     const int64_t given = rows + 2 * batch.tokens * batch.heads + batch.pairs() * batch.D * batch.D, room = given + given / 2;
     const Cut how = batch.D == 64 ? cut_64(batch, room, device) : cut(batch, room, device);
     const Costs costs{batch, device};
-    std::printf("%d %ld %ld %d %ld %ld %d %d %d %.0f %.0f %.0f\n", how.groups, how.first, how.length, how.alone, how.whole, how.most,
-                how.stays, how.prepares + how.few, how.ahead, device.bytes, costs.one(), costs.both());
+    std::printf("%d %ld %ld %d %ld %ld %d %d %d %ld %.0f %.0f %.0f\n", how.groups, how.first, how.length, how.alone, how.whole, how.most,
+                how.stays, how.prepares + how.few, how.ahead, how.one_up_to, device.bytes, costs.one(), costs.both());
   }
 }
