@@ -235,8 +235,9 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   if (kShortFits && !kInvariant && !kLongAnyhow && few_each && !batch.checkpoints && !batch.k_first) {
     Cut how{2, 0, 0, false};
     how.stays = how.prepares = how.few = true;
-    // Where pairs are few, what the others say leaves out how long their kernels take to begin (LOG.md, version 20).
-    if (!many) best = how;
+    // Where pairs are few, what the others say leaves out how long their kernels take to begin (LOG.md, version 20); and with one
+    // token each, that blocks which prepare chunks wait for a state's way in and out.
+    if (!many || batch.tokens <= sequences) best = how;
     offer(costs.token_by_token(), how);
   }
   // Where there are multiprocessors for all blocks of two slices, and not for all of one. Blocks that decide find P, which

@@ -9,6 +9,13 @@ namespace {
 template <int D>
 using Slice = float[kHalves<D>][32];  // [V, K], key channels 0 to 63, and 64 to 127
 
+// In memory a lane takes four channels at a time, of every 16 key channels: its two and its neighbour's, of the first eight where
+// its lane is even, of the last eight where it is odd. So a warp takes 64 bytes of each of eight rows at once, and not 32.
+__device__ __forceinline__ int beside_of(bool odd) { return odd ? 6 : 0; }
+__device__ __forceinline__ float2 exchanged(float2 given) {
+  return make_float2(__shfl_xor_sync(kAllLanes, given.x, 1), __shfl_xor_sync(kAllLanes, given.y, 1));
+}
+
 // This thread's part of the state that the work begins with; its first value channel and its first key channel.
 template <int D>
 __device__ __forceinline__ void load_state(Slice<D>& S, const Work& work, const float* from, bool k_first, int row, int column) {
@@ -21,10 +28,18 @@ __device__ __forceinline__ void load_state(Slice<D>& S, const Work& work, const 
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) S[i / 32][i % 32] = from[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D];
   } else {
+    const bool odd = lane_here() & 1;
+    from += row * D + column + beside_of(odd);
+    float4 fours[D / 8];
 #pragma unroll
-    for (int i = 0; i < D / 2; i += 2) {
-      const float2 pair = *reinterpret_cast<const float2*>(from + (row + i % 4 / 2 * 8) * D + column + i / 4 * 8);
-      S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
+    for (int j = 0; j < D / 8; ++j) fours[j] = *reinterpret_cast<const float4*>(from + j % 2 * 8 * D + j / 2 * 16);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      const int i = j / 2 * 8 + j % 2 * 2;
+      const float4 four = fours[j];
+      const float2 other = exchanged(odd ? make_float2(four.x, four.y) : make_float2(four.z, four.w));
+      S[i / 32][i % 32] = odd ? other.x : four.x, S[i / 32][i % 32 + 1] = odd ? other.y : four.y;
+      S[i / 32][i % 32 + 4] = odd ? four.z : other.x, S[i / 32][i % 32 + 5] = odd ? four.w : other.y;
     }
   }
 }
@@ -37,10 +52,16 @@ __device__ __forceinline__ void save_state(const Slice<D>& S, const Work& work, 
 #pragma unroll
     for (int i = 0; i < D / 2; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * D] = S[i / 32][i % 32];
   } else {
+    const bool odd = lane & 1;
+    to += row * D + column + beside_of(odd);
 #pragma unroll
-    for (int i = 0; i < D / 2; i += 2) {
-      float* const pair = to + (row + i % 4 / 2 * 8) * D + column + i / 4 * 8;
-      *reinterpret_cast<float2*>(pair) = make_float2(S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
+    for (int j = 0; j < D / 8; ++j) {
+      const int i = j / 2 * 8 + j % 2 * 2;
+      const float2 first = make_float2(S[i / 32][i % 32], S[i / 32][i % 32 + 1]);
+      const float2 second = make_float2(S[i / 32][i % 32 + 4], S[i / 32][i % 32 + 5]);
+      const float2 other = exchanged(odd ? first : second);
+      *reinterpret_cast<float4*>(to + j % 2 * 8 * D + j / 2 * 16) =
+          odd ? make_float4(other.x, other.y, second.x, second.y) : make_float4(first.x, first.y, other.x, other.y);
     }
   }
 }

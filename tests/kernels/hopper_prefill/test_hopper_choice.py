@@ -71,6 +71,7 @@ def kernel(choice: Choice) -> str:
         ((2, 4096), (16, 32), "2 slices, cut 29 18", "1 slices"),
         ((512, 40), (16, 32), "prepares", "prepares"),
         ((64, 1), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
+        ((64, 1), (4, 12), "few tokens, then prepares", "few tokens, then prepares"),
         ((64, 4), (16, 32), "prepares", "prepares"),
         ((1, 1), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
         ((1, 8), (16, 32), "few tokens, then prepares", "few tokens, then prepares"),
