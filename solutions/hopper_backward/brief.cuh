@@ -248,7 +248,7 @@ __device__ __forceinline__ void find_brief_gradients(const Problem& p, BriefShar
   multiply_tokens<E>(products, wg == 0 ? all_q : all_k, all_k);
   const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
   const int at_warp = warp_here();
-  find_between<E>(of.between, products, s.decays, p.scale, s.sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, lane_here());
+  find_between<E, 1>(of.between, products, s.decays, p.scale, s.sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, lane_here());
   fence_async();
   __syncthreads();
   multiply_matrices<E>(dQ, dK, scores, keys, q, k);

@@ -2,7 +2,7 @@
 //   S <- S Tr + L             over the segments in order, L what becomes of zeros, Tr of the identity
 //   dS <- dS Tr^T + L         from the last one, L what becomes of zeros there
 #pragma once
-#include "boxes.cuh"
+#include "operands.cuh"
 
 namespace {
 
@@ -51,12 +51,13 @@ __global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_con
   const int column = threadIdx.x % kHeadSize, part = threadIdx.x / kHeadSize * (kJoinRows / 2);
   const int row = blockIdx.x % kJoinBlocks * kJoinRows + part;
   constexpr int64_t kSize = kHeadSize * kHeadSize;
-  // The nth state that is walked into, and the nth transfer.
-  const auto state_of = [&](int nth) { return (back ? all.ends : all.starts) + at_place(p, back ? first + count - 1 - nth : first + nth, h) * kSize; };
+  // The nth state that is walked into, from 1 on, and the nth transfer.
+  const auto state_of = [&](int nth) { return state_behind(p, back ? first + count - 1 - nth : first + nth - 1, h, back); };
   const auto transfer_of = [&](int nth) {
     return (back ? all.turned : all.transfers) + at_place(p, back ? first + count - 1 - nth : first + nth, h) * kSize;
   };
   const int steps = count - 2;  // transfers 1 to steps
+  if (steps < 1) return;
   const auto ask = [&](int nth) {
     const uint32_t landed = shared_address(&s.landed[nth % 2]);
     barrier_expect(landed, sizeof s.transfer[0]);
@@ -67,13 +68,12 @@ __global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_con
     barrier_init_done();
     for (int nth = 1; nth <= min(2, steps); ++nth) ask(nth);
   }
-  const float* const given = back ? all.dht : all.initial_state;
   float x[kJoinRows / 2];
+  {
+    const StateAt from = state_of(1);
+    const float* const own = number_of(from, row, column);
 #pragma unroll
-  for (int i = 0; i < kJoinRows / 2; ++i) {
-    const int at = all.k_first ? column * kHeadSize + row + i : (row + i) * kHeadSize + column;
-    state_of(0)[(row + i) * kHeadSize + column] = given == nullptr ? 0.f : given[at_place(p, blockIdx.z, h) * kSize + at];
-    x[i] = count > 1 ? state_of(1)[(row + i) * kHeadSize + column] : 0.f;
+    for (int i = 0; i < kJoinRows / 2; ++i) x[i] = own[i * from.row];
   }
   __syncthreads();
 #pragma unroll 1
@@ -82,9 +82,10 @@ __global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_con
     for (int i = 0; i < kJoinRows / 2; i += 4) {
       *reinterpret_cast<float4*>(&s.state[column][part + i]) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
     }
-    float* const to = state_of(nth + 1);
+    const StateAt next = state_of(nth + 1);
+    float* const to = number_of(next, row, column);
 #pragma unroll
-    for (int i = 0; i < kJoinRows / 2; ++i) x[i] = to[(row + i) * kHeadSize + column];
+    for (int i = 0; i < kJoinRows / 2; ++i) x[i] = to[i * next.row];
     __syncthreads();
     barrier_wait(shared_address(&s.landed[nth % 2]), (nth - 1) / 2 & 1);
 #pragma unroll 8
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_con
       }
     }
 #pragma unroll
-    for (int i = 0; i < kJoinRows / 2; ++i) to[(row + i) * kHeadSize + column] = x[i];
+    for (int i = 0; i < kJoinRows / 2; ++i) to[i * next.row] = x[i];
     __syncthreads();
     if (threadIdx.x == 0 && nth + 2 <= steps) ask(nth + 2);
   }
