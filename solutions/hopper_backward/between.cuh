@@ -86,11 +86,13 @@ __device__ __forceinline__ void steep_gates_between(const float (&dGamma)[32], c
   }
 }
 
+constexpr int kSideBySide = 2;
+
 // `products`: Q K^T or K K^T; `found`: G r^T or r dv^T, the latter transposed. What comes out, times Gamma, is the gradient of the products: as an operand
 // to `box`. The same instructions for both: they find room in the cache. A warp looks at the blocks of 16 columns up to its own, or from
-// its own on: so the two warps of a scheduler, one of each warpgroup, look at five of eight. `Side`: so many blocks side by side, because a warp
-// waits for its own results; those that are not there become zeros.
-template <class E, int Side>
+// its own on: so the two warps of a scheduler, one of each warpgroup, look at five of eight. It takes two of them side by side, because
+// it waits for its own results otherwise; one that is not there becomes zeros.
+template <class E>
 __device__ __forceinline__ void find_between(float (&found)[32], const float (&products)[32], const Decays& d, float scale,
                                              GateSums& sums, uint32_t box, int wg, int warp, int lane) {
   const int row = 16 * warp + lane / 4;
@@ -101,17 +103,17 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
   const int until[2] = {end, end + 8};  // the lane's columns that are there of scores, less its own of two; of others those that are not
   float of_gates[16] = {}, before[2] = {};
 #pragma unroll
-  for (int first = 0; first < 4; first += Side) {
-    if (of_scores ? first > warp : first + Side <= warp) continue;
-    float all[Side][2];
+  for (int first = 0; first < 4; first += kSideBySide) {
+    if (of_scores ? first > warp : first + kSideBySide <= warp) continue;
+    float all[kSideBySide][2];
 #pragma unroll
-    for (int m = first; m < first + Side; ++m) {
+    for (int m = first; m < first + kSideBySide; ++m) {
       if (of_scores || m != warp || lane / 8 != lane % 4) continue;  // the diagonal
       sums.of_beta[row] = lane & 4 ? found[8 * m + 1] : found[8 * m];
       sums.of_beta[row + 8] = lane & 4 ? found[8 * m + 7] : found[8 * m + 6];
     }
 #pragma unroll
-    for (int m = first; m < first + Side; ++m) {
+    for (int m = first; m < first + kSideBySide; ++m) {
       float logs[4], betas[4], x[8], weighted[8];
       columns_of(logs, d.log, m, lane), columns_of(betas, d.beta, m, lane);
 #pragma unroll
@@ -132,7 +134,7 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
     }
     if (of_scores) continue;
 #pragma unroll
-    for (int m = first; m < first + Side; ++m) add_to_earlier_blocks(of_gates, all[m - first], row, m, lane);
+    for (int m = first; m < first + kSideBySide; ++m) add_to_earlier_blocks(of_gates, all[m - first], row, m, lane);
   }
   add_rows(of_gates, lane);
   *reinterpret_cast<float2*>(&sums.between[4 * wg + warp][2 * lane]) = make_float2(of_gates[0], of_gates[1]);

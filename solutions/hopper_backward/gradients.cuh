@@ -274,7 +274,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const int here = lane_here();  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
     const int at_warp = warp_here();
-    find_between<E, 2>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
+    find_between<E>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
     multiply_matrices<E>(dQ, dK, scores, keys, q, k);

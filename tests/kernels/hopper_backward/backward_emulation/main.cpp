@@ -244,6 +244,8 @@ std::vector<Run> all_runs() {
                       .least_beta = 1.9f, .largest_beta = 1.95f, .checkpoint_every = 0};
   const Case cut{.name = "cut, k first", .lengths = {1060, 0, 70}, .k_first = true, .least_alpha = 0.999f, .largest_beta = 0.3f,
                  .checkpoint_every = 0};
+  Case cut_gva = cut;
+  cut_gva.name = "cut, GVA", cut_gva.lengths = {70, 1400}, cut_gva.value_heads = 2, cut_gva.k_first = false;
   Case whole = cut;
   whole.lengths = {230, 0, 70};
   Case in_float16 = linear;
@@ -261,7 +263,8 @@ std::vector<Run> all_runs() {
                         {cut, {3}, {.groups = 2, .segment = 8}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {whole, {3}, beside},
                         {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
   if (kTerms == 1) {
-    runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 8, .little = true}},
+    runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 8, .little = true}}, {cut_gva, {100}, {.groups = 2, .segment = 8, .little = true}},
+                             
                              {long_ragged, {}, with_little(beside), kMiddle}});
   }
   if (std::getenv("THOROUGH") != nullptr) {
