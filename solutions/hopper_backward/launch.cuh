@@ -92,6 +92,27 @@ void launch_brief(const Problem& p, const Maps& maps, bool alone, cudaStream_t s
   launch(gdn_brief_kernel<E>, allowed, p.device, grid, kBriefThreads, sizeof(BriefShared), stream, p, maps, alone);
 }
 
+// A second stream beside that of a call. GDN_SERIAL: none.
+struct Fork {
+  cudaStream_t side = nullptr;
+  cudaEvent_t event = nullptr;
+
+  static Fork& here(int device) {
+    thread_local Fork forks[64];
+    Fork& fork = forks[device % 64];
+    if (fork.event == nullptr) {
+      TVM_FFI_CHECK_CUDA_ERROR(cudaEventCreateWithFlags(&fork.event, cudaEventDisableTiming));
+      TVM_FFI_CHECK_CUDA_ERROR(cudaStreamCreateWithFlags(&fork.side, cudaStreamNonBlocking));
+    }
+    return fork;
+  }
+  void order(cudaStream_t first, cudaStream_t second) const {
+    if (first == second) return;
+    TVM_FFI_CHECK_CUDA_ERROR(cudaEventRecord(event, first));
+    TVM_FFI_CHECK_CUDA_ERROR(cudaStreamWaitEvent(second, event, 0));
+  }
+};
+
 // Where sequences are cut, and the states there.
 void launch_cut(const Problem& p, cudaStream_t stream) {
   gdn_cut_kernel<<<1, kCutThreads, 0, stream>>>(p, const_cast<int64_t*>(p.cu_seqlens));
@@ -100,8 +121,22 @@ void launch_cut(const Problem& p, cudaStream_t stream) {
 template <class E>
 void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
   static std::atomic<uint64_t> carry{0}, join{0};
-  launch(gdn_carry_kernel<E>, carry, p.device, grid_of(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps);
-  launch(gdn_join_kernel, join, p.device, grid_of(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p);
+  const auto carry_some = [&](int kinds, int first, cudaStream_t stream) {
+    launch(gdn_carry_kernel<E>, carry, p.device, grid_of(kinds, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps, first);
+  };
+  const auto join_one = [&](bool back, cudaStream_t stream) {
+    launch(gdn_join_kernel, join, p.device, grid_of(kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p, back);
+  };
+  // What takes longest is the walk back over segments. Meanwhile the states are joined, and the forward walk begins.
+  Fork& fork = Fork::here(p.device);
+  fork.order(stream, fork.side);
+  carry_some(2, kForward, stream);
+  carry_some(1, kBackward, fork.side);
+  fork.order(stream, fork.side);  // what becomes of the identity is there
+  join_one(true, fork.side);
+  join_one(false, stream);
+  launch_forward<E, 1, 1>(p, maps, stream);
+  fork.order(fork.side, stream);
 }
 
 template <class E>
@@ -120,9 +155,12 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   launch_prepare<E>(p, maps, stream);
   if (p.brief > 0) launch_brief<E>(p, maps, plan.alone, stream);
   if (plan.alone) return;
-  if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
-  const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
-  forward(p, maps, stream);
+  if (p.segments.owners != nullptr) {
+    launch_segments<E>(p, maps, stream);
+  } else {
+    const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
+    forward(p, maps, stream);
+  }
   (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
 }
 

@@ -41,15 +41,14 @@ struct JoinShared {
 };
 static_assert(sizeof(JoinShared) <= kMostShared);
 
-// The grid is (2 directions x blocks of value channels, H, sequences).
-__global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_constant__ Problem p) {
+// Back: of gradients. The grid is (blocks of value channels, H, sequences).
+__global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_constant__ Problem p, bool back) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<JoinShared*>(memory);
   const Segments& all = p.segments;
-  const bool back = blockIdx.x >= kJoinBlocks;
   const int h = blockIdx.y, first = all.firsts[blockIdx.z], count = all.firsts[blockIdx.z + 1] - first;
   const int column = threadIdx.x % kHeadSize, part = threadIdx.x / kHeadSize * (kJoinRows / 2);
-  const int row = blockIdx.x % kJoinBlocks * kJoinRows + part;
+  const int row = blockIdx.x * kJoinRows + part;
   constexpr int64_t kSize = kHeadSize * kHeadSize;
   // The nth state that is walked into, from 1 on, and the nth transfer.
   const auto state_of = [&](int nth) { return state_behind(p, back ? first + count - 1 - nth : first + nth - 1, h, back); };
