@@ -10,6 +10,7 @@
 #include "carry.cuh"
 #include "first.cuh"
 #include "segments.cuh"
+#include "side.cuh"
 #include "plan.cuh"
 #include "together.cuh"
 #include "values.cuh"
@@ -92,27 +93,6 @@ void launch_brief(const Problem& p, const Maps& maps, bool alone, cudaStream_t s
   launch(gdn_brief_kernel<E>, allowed, p.device, grid, kBriefThreads, sizeof(BriefShared), stream, p, maps, alone);
 }
 
-// A second stream beside that of a call. GDN_SERIAL: none.
-struct Fork {
-  cudaStream_t side = nullptr;
-  cudaEvent_t event = nullptr;
-
-  static Fork& here(int device) {
-    thread_local Fork forks[64];
-    Fork& fork = forks[device % 64];
-    if (fork.event == nullptr) {
-      TVM_FFI_CHECK_CUDA_ERROR(cudaEventCreateWithFlags(&fork.event, cudaEventDisableTiming));
-      TVM_FFI_CHECK_CUDA_ERROR(cudaStreamCreateWithFlags(&fork.side, cudaStreamNonBlocking));
-    }
-    return fork;
-  }
-  void order(cudaStream_t first, cudaStream_t second) const {
-    if (first == second) return;
-    TVM_FFI_CHECK_CUDA_ERROR(cudaEventRecord(event, first));
-    TVM_FFI_CHECK_CUDA_ERROR(cudaStreamWaitEvent(second, event, 0));
-  }
-};
-
 // Where sequences are cut, and the states there.
 void launch_cut(const Problem& p, cudaStream_t stream) {
   gdn_cut_kernel<<<1, kCutThreads, 0, stream>>>(p, const_cast<int64_t*>(p.cu_seqlens));
@@ -128,15 +108,15 @@ void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
     launch(gdn_join_kernel, join, p.device, grid_of(kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p, back);
   };
   // What takes longest is the walk back over segments. Meanwhile the states are joined, and the forward walk begins.
-  Fork& fork = Fork::here(p.device);
-  fork.order(stream, fork.side);
+  const Side side(p.device, stream);
+  side.follow();
   carry_some(2, kForward, stream);
-  carry_some(1, kBackward, fork.side);
-  fork.order(stream, fork.side);  // what becomes of the identity is there
-  join_one(true, fork.side);
+  carry_some(1, kBackward, side.stream());
+  side.follow();  // what becomes of the identity is there
+  join_one(true, side.stream());
   join_one(false, stream);
   launch_forward<E, 1, 1>(p, maps, stream);
-  fork.order(fork.side, stream);
+  side.join();
 }
 
 template <class E>
