@@ -84,10 +84,13 @@ Problem problem_of(const Call& x, bool k_first) {
   return p;
 }
 
-// Segments in the place of sequences.
+// Segments in the place of sequences. Transfers lie where S will: they are over before that is there, and no segment is so short that there
+// would not be room.
+static_assert(2 * kHeadSize * kHeadSize * 4 <= kLeastOfSegment / 2 * kStateBytes);
 void take_segments(Problem& p, int64_t* bounds) {
+  const int64_t size = int64_t{p.N} * p.H * kHeadSize * kHeadSize;
   Segments& all = p.segments;
-  all.states = reinterpret_cast<float*>(p.writes), all.transfers = static_cast<float*>(p.dq), all.turned = static_cast<float*>(p.dk);
+  all.states = reinterpret_cast<float*>(p.writes), all.transfers = reinterpret_cast<float*>(p.starts), all.turned = all.transfers + size;
   all.owners = reinterpret_cast<int*>(bounds + p.N + 1), all.firsts = all.owners + p.N;
   p.cu_seqlens = bounds, p.initial_state = p.dht = all.states;
 }

@@ -58,8 +58,8 @@ struct ForwardWay {
   }
 };
 
-// Carries: nothing is left but the state behind the last chunk. Ends: that is left, too. Beside: as above.
-template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false, bool Ends = false>
+// Carries: nothing is left but the state behind the last chunk. Beside: as above.
+template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false>
 __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
@@ -151,12 +151,11 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     save_state(S, s.carried.to, row, column);
     if (s.carried.turned != nullptr) save_state(S, whole_state(s.carried.turned, 0, true), row, column);
   } else {
-    if (Ends && s.carried.to.first != nullptr) save_state(S, s.carried.to, row, column);
     if (lane == 0) stored_all();
   }
 }
 
-// All but the first segments, where sequences are cut (carry.cuh). The grid is (slices, H, N).
+// The grid is (slices, H, N).
 template <class E, int Groups, int Blocks>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kernel(const __grid_constant__ Problem p,
                                                                                    const __grid_constant__ Maps maps) {
@@ -165,10 +164,6 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   auto& s = *reinterpret_cast<Shared*>(memory);
   if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
-  if (p.segments.owners != nullptr) {
-    const int n = nth_sequence(p, blockIdx.z), owner = p.segments.owners[n];
-    if (owner < 0 || p.segments.firsts[owner] == n) return;
-  }
   prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();

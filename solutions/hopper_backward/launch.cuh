@@ -10,7 +10,6 @@
 #include "carry.cuh"
 #include "first.cuh"
 #include "segments.cuh"
-#include "side.cuh"
 #include "plan.cuh"
 #include "together.cuh"
 #include "values.cuh"
@@ -101,22 +100,8 @@ void launch_cut(const Problem& p, cudaStream_t stream) {
 template <class E>
 void launch_segments(const Problem& p, const Maps& maps, cudaStream_t stream) {
   static std::atomic<uint64_t> carry{0}, join{0};
-  const auto carry_some = [&](int kinds, int first, cudaStream_t stream) {
-    launch(gdn_carry_kernel<E>, carry, p.device, grid_of(kinds, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps, first);
-  };
-  const auto join_one = [&](bool back, cudaStream_t stream) {
-    launch(gdn_join_kernel, join, p.device, grid_of(kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p, back);
-  };
-  // What takes longest is the walk back over segments. Meanwhile the states are joined, and the forward walk begins.
-  const Side side(p.device, stream);
-  side.follow();
-  carry_some(2, kForward, stream);
-  carry_some(1, kBackward, side.stream());
-  side.follow();  // what becomes of the identity is there
-  join_one(true, side.stream());
-  join_one(false, stream);
-  launch_forward<E, 1, 1>(p, maps, stream);
-  side.join();
+  launch(gdn_carry_kernel<E>, carry, p.device, grid_of(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, stream, p, maps);
+  launch(gdn_join_kernel, join, p.device, grid_of(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), stream, p);
 }
 
 template <class E>
@@ -135,12 +120,9 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   launch_prepare<E>(p, maps, stream);
   if (p.brief > 0) launch_brief<E>(p, maps, plan.alone, stream);
   if (plan.alone) return;
-  if (p.segments.owners != nullptr) {
-    launch_segments<E>(p, maps, stream);
-  } else {
-    const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
-    forward(p, maps, stream);
-  }
+  if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
+  const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
+  forward(p, maps, stream);
   (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
 }
 

@@ -14,9 +14,7 @@ int64_t most_segments(const Problem& p) {
   const int64_t pairs = int64_t{p.N} * p.H, each = chunks_of_each(p);
   constexpr int64_t kMostPairs = 12, kLeast = 64;
   if (pairs > kMostPairs || each < kLeast) return 0;
-  // What becomes of the identity lies in dq, and transposed in dk, until gradients are found.
-  const int64_t room = p.tokens * std::min(p.q_heads, p.k_heads) / (2 * kHeadSize * p.H) / p.N - 1;
-  const int64_t count = std::min({(p.multiprocessors / pairs + 4) / 3, each / kLeastOfSegment, room});
+  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastOfSegment);
   return count < kLeastSegments ? 0 : count;
 }
 

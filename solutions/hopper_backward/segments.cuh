@@ -42,15 +42,17 @@ struct JoinShared {
 };
 static_assert(sizeof(JoinShared) <= kMostShared);
 
-// A thread has two key channels of a state, eight value channels and the sum over half of the key channels before. Back: of gradients. The grid is (blocks of value channels, H, sequences).
-__global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_constant__ Problem p, bool back) {
+// A thread has two key channels of a state, eight value channels and the sum over half of the key channels before. The grid is
+// (2 directions x blocks of value channels, H, sequences).
+__global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_constant__ Problem p) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<JoinShared*>(memory);
   constexpr int kRows = kJoinRows / 2;
   const Segments& all = p.segments;
+  const bool back = blockIdx.x >= kJoinBlocks;
   const int h = blockIdx.y, first = all.firsts[blockIdx.z], count = all.firsts[blockIdx.z + 1] - first;
   const int column = threadIdx.x % (kHeadSize / 2) * 2, part = threadIdx.x / (kHeadSize / 2) % 2 * kRows, half = threadIdx.x / kHeadSize;
-  const int row = blockIdx.x * kJoinRows + part, own = threadIdx.x % kHeadSize;
+  const int row = blockIdx.x % kJoinBlocks * kJoinRows + part, own = threadIdx.x % kHeadSize;
   constexpr int64_t kSize = kHeadSize * kHeadSize;
   // The nth state that is walked into, from 1 on, and the nth transfer.
   const auto state_of = [&](int nth) { return state_behind(p, back ? first + count - 1 - nth : first + nth - 1, h, back); };

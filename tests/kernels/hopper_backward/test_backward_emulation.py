@@ -102,7 +102,6 @@ ERASED = "wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_
         pytest.param("reverse.cuh", STATES_TAKEN, ";", "changed|WRONG|while|fence|deadlock", id="states too early"),
         pytest.param("segments.cuh", "? all.turned :", "? all.transfers :", "WRONG: cut", id="not turned back"),
         pytest.param("operands.cuh", "(gradient ? kStateRows : 0)", "0", "WRONG: cut", id="one state over another"),
-        pytest.param("forward.cuh", "if (Ends && s", "if (false && s", "WRONG: cut", id="nothing behind"),
         pytest.param("between.cuh", "before[r] += all[m - first][r]", "before[r] += 0", "WRONG", id="columns alone"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if ((t <= i) == of", "if ((t < i) == of", "WRONG: ragged", id="a gate too late"),

@@ -58,10 +58,8 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
   if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
   launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
   if (cut) {
-    launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps, 0); });
-    for (const bool back : {false, true}) {
-      launch(grid(kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p, back); });
-    }
+    launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
+    launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
   }
   const bool alone = p.tokens <= p.brief;
   if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
