@@ -65,9 +65,9 @@ void check_shapes(const Call& x) {
   require("dh0", x.dh0, kFloat32, device, {N, H, D, D});
 }
 
-Problem problem_of(const Call& x, bool k_first) {
+Problem problem_of(const Call& x, bool k_first, int multiprocessors) {
   Problem p{};
-  p.device = x.q.device().device_id;
+  p.device = x.q.device().device_id, p.multiprocessors = multiprocessors;
   p.cu_seqlens = static_cast<const int64_t*>(x.cu_seqlens.data_ptr());
   p.g = pointer<const float>(x.g), p.beta = pointer<const float>(x.beta);
   p.initial_state = pointer<const float>(x.initial_state), p.dht = pointer<const float>(x.final_state);
@@ -81,6 +81,7 @@ Problem problem_of(const Call& x, bool k_first) {
   p.q_group = p.H / p.q_heads, p.k_group = p.H / p.k_heads, p.v_group = p.H / p.v_heads;
   p.scale = static_cast<float>(x.scale.has_value() ? x.scale.value() : 1.0 / std::sqrt(static_cast<double>(kHeadSize)));
   p.k_first = p.log_gates = k_first;
+  if (p.k_group > 1 && p.q_group == p.k_group) p.shared = p.multiprocessors;
   return p;
 }
 
@@ -125,8 +126,9 @@ void backward(const Call& x, bool k_first) {
   const DLDevice device = x.q.device();
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  Problem p = problem_of(x, k_first);
-  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
+  int multiprocessors = 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
+  Problem p = problem_of(x, k_first, multiprocessors);
   check_bounds(p, stream);
 
   const DLDataType type = x.q.dtype();

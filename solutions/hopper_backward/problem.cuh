@@ -67,6 +67,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int shared;                   // the last tasks of the queue, so many, are two blocks' (gradients.cuh)
   int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
   float scale;
@@ -166,10 +167,14 @@ __device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
   if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise
 }
 
-// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
-__device__ __forceinline__ int take_ready(const Problem& p) {
-  const int nth = atomicAdd(&p.queue->taken, 1);
-  if (nth >= min(p.queue->all - 1, p.places * p.k_heads)) return 0;
+// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. `part`: 0, or which half of its heads, 1 or 2. By one
+// thread.
+__device__ __forceinline__ int take_ready(const Problem& p, int& part) {
+  const int all = min(p.queue->all - 1, p.places * p.k_heads), whole = max(0, all - p.shared);
+  int nth = atomicAdd(&p.queue->taken, 1);
+  part = nth < whole ? 0 : 1 + (nth - whole) % 2;
+  if (part > 0) nth = whole + (nth - whole) / 2;
+  if (nth >= all) return 0;
   const int found = wait_for_number(p.ready + nth);
   fence_async_memory();
   return found;

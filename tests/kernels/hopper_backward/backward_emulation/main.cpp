@@ -132,6 +132,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
+  if (p.k_group > 1 && p.q_group == p.k_group) p.shared = 3;
   p.scale = scale, p.multiprocessors = 3, p.brief = brief ? kChunk : 0;
   p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
