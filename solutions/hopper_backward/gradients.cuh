@@ -48,17 +48,16 @@ __device__ __forceinline__ int next_of(int i, int count) { return i == count - 1
 
 // The next one that is ready, once it is; by a warp.
 __device__ __forceinline__ Task next_task(const Problem& p) {
-  int found = 0, part = 0;
+  int found = 0, part = 0;  // of lane 0
   if (lane_here() == 0) found = take_ready(p, part);
-  found = __shfl_sync(kAllLanes, found, 0) - 1, part = __shfl_sync(kAllLanes, part, 0);
+  found = __shfl_sync(kAllLanes, found, 0) - 1;
   if (found < 0) return Task{};
   const int place = found / p.k_heads, k_head = found % p.k_heads;
   const Chunk chunk = find_chunk(p, place);
   const bool exact = chunk.is_last && p.dht != nullptr;
   const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
   const bool at_end = chunk.is_first || chunk.is_last;
-  const int from = part == 2 ? (p.k_group + 1) / 2 : 0, to = part == 1 ? (p.k_group + 1) / 2 : p.k_group;
-  return Task{chunk.first, place, chunk.valid, k_head, from, to, at_end ? &ends_at(p, chunk.n, k_head * p.k_group, chunk.is_last) : nullptr, exact_end};
+  return Task{chunk.first, place, chunk.valid, k_head, part == 2 ? (p.k_group + 1) / 2 : 0, part == 1 ? (p.k_group + 1) / 2 : p.k_group, at_end ? &ends_at(p, chunk.n, k_head * p.k_group, chunk.is_last) : nullptr, exact_end};
 }
 
 // What a block asks TMA for, and what it does with a task's rows.
@@ -88,19 +87,23 @@ struct GradientBlock {
     int place = 0, round = 0, decays = 0;
 #pragma unroll 1
     for (int i = 0;; i = next_of(i, kTasks)) {  // whoever multiplies has left the third task before
-      const Task task = next_task(p);
-      if (lane_here() == 0) {
-        s.task[i] = task;
-        barrier_arrive(shared_address(&s.found[i]));
+      {
+        const Task task = next_task(p);
+        if (lane_here() == 0) {
+          s.task[i] = task;
+          barrier_arrive(shared_address(&s.found[i]));
+        }
       }
       others_arrive(lane_here(), shared_address(&s.found[i]));
-      if (task.valid == 0) return;
+      __syncwarp();
+      if (s.task[i].valid == 0) return;
+      // Its heads are read anew for each: there is no room for them.
 #pragma unroll 1
-      for (int turn = task.from; turn < task.to; ++turn) {
+      for (int turn = s.task[i].from; turn < s.task[i].to; ++turn) {
 #pragma unroll 1
         for (int half = 0; half < kHalves; ++half) {
           if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);
-          if (lane_here() == 0) ask(task, turn, half, place, decays);
+          if (lane_here() == 0) ask(s.task[i], turn, half, place, decays);
           round += place == kParts - 1, place = next_of(place, kParts);
           __syncwarp();
         }
