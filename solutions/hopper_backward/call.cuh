@@ -81,7 +81,6 @@ Problem problem_of(const Call& x, bool k_first, int multiprocessors) {
   p.q_group = p.H / p.q_heads, p.k_group = p.H / p.k_heads, p.v_group = p.H / p.v_heads;
   p.scale = static_cast<float>(x.scale.has_value() ? x.scale.value() : 1.0 / std::sqrt(static_cast<double>(kHeadSize)));
   p.k_first = p.log_gates = k_first;
-  if (p.k_group > 1 && p.q_group == p.k_group) p.shared = p.multiprocessors;
   return p;
 }
 
@@ -113,7 +112,7 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   p.queue = reinterpret_cast<Queue*>(at(kQueuePart));
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + int64_t{p.places} * p.k_heads;
   if (beside) {
-    p.prepared = p.ready + int64_t{p.places} * p.k_heads, p.forward_over = p.prepared + int64_t{p.places} * p.H;
+    p.prepared = p.ready + room_of_queue(p), p.forward_over = p.prepared + int64_t{p.places} * p.H;
     p.kept = floats(kKeptPart);
   }
   if (plan.length > 0) {
@@ -133,10 +132,10 @@ void backward(const Call& x, bool k_first) {
 
   const DLDataType type = x.q.dtype();
   const Plan plan = plan_of(p, {same(type, kBFloat16), x.output.has_value()});
-  TVM_FFI_CHECK(int64_t{plan.places} * p.k_heads < (int64_t{1} << 31), ValueError) << plan.places << " chunks are not served";
+  TVM_FFI_CHECK(int64_t{plan.places} * p.k_heads < int64_t{1} << kPartAt, ValueError) << plan.places << " chunks are not served";
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(plan.length)};
   p.segments.k_first = p.k_first;
-  p.N = plan.N, p.places = plan.places, p.brief = plan.brief;
+  p.N = plan.N, p.places = plan.places, p.brief = plan.brief, p.shared = plan.shared;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({plan.all() / 4}), kFloat32, device);
   auto* const memory = static_cast<unsigned char*>(workspace.data_ptr());
   take_memory(p, plan, memory);

@@ -4,8 +4,8 @@
 //   dQ = scale diag(gamma) G S + (dP * Gamma) K
 //   dK = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dV S + diag(gamma_C / gamma) U dS
 // A block takes chunks and key heads one after the other, and of each the heads that share it in turn: so dQ and dK are sums in one
-// order, and are rounded once. The last ones are two blocks', each with half of the heads: so that blocks are done at about the same time. The
-// block that is done last adds both sums. Each of two warpgroups has half of the key channels, and all of one of the two products between tokens.
+// order, and are rounded once. Those of chunks that the walks leave last are two blocks', each with half of the heads: so
+// that all blocks are done at about the same time. The block that is done last adds both sums. Each of two warpgroups has half of the key channels, and all of one of the two products between tokens.
 #pragma once
 #include "beside.cuh"
 #include "gates.cuh"

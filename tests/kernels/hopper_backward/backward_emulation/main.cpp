@@ -124,7 +124,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   if (sequences > 1 && !beside) p.order = order.data();
   const int unset = beside ? 0 : -1;
   Queue queue{unset, unset, unset, unset};
-  std::vector<int> walked(places * c.key_heads, unset), ready = walked;
+  if (heads > c.key_heads && c.query_heads == c.key_heads) p.shared = 1;
+  std::vector<int> walked(places * c.key_heads, unset), ready((places + 2 * sequences * p.shared) * c.key_heads, unset);
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
   Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
   std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
@@ -132,7 +133,6 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
-  if (p.k_group > 1 && p.q_group == p.k_group) p.shared = 3;
   p.scale = scale, p.multiprocessors = 3, p.brief = brief ? kChunk : 0;
   p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
