@@ -17,13 +17,16 @@ struct Products {
   float read[32], erased[32], written[32], between[32];
 };
 
-template <class E>
-__device__ __forceinline__ void multiply_part(Products& to, const Part& part, bool accumulate, int wg) {
+// `between`: what a warp does meanwhile. A warp waits for room ahead of each product, so that takes no time there.
+template <class E, class Between>
+__device__ __forceinline__ void multiply_part(Products& to, const Part& part, bool accumulate, int wg, Between between) {
   const uint32_t g = shared_address(part.g), dv = shared_address(part.dv), r = shared_address(part.r);
   const uint32_t S = shared_address(part.S) + wg * kBoxBytes, dS = shared_address(part.dS) + wg * kBoxBytes;
   wgmma_fence();
   multiply_boxes<E>(to.read, g, S, accumulate);
+  between(0);
   multiply_boxes<E>(to.erased, dv, S, accumulate);
+  between(1);
   multiply_boxes<E>(to.written, r, dS, accumulate);
   multiply_rows<E, 4>(to.between, wg == 0 ? g : r, wg == 0 ? r : dv, accumulate);
   wgmma_commit();
@@ -33,23 +36,30 @@ __device__ __forceinline__ void settle_products(Products& x) {
   settle(x.read), settle(x.erased), settle(x.written), settle(x.between);
 }
 
-// A lane's part of <S, dS>, of one half of the value channels: by warps, of 16 value channels and half of the key channels each.
-// Products S dS^T of 16 rows have it on their diagonals.
-template <class E>
-__device__ __forceinline__ float dot_states(const Part& part, int of_block, int lane) {
-  const uint32_t S = shared_address(part.S) + of_block / 4 * kBoxBytes, dS = shared_address(part.dS) + of_block / 4 * kBoxBytes;
+// <S, dS> by warps, of 16 value channels and half of the key channels each: products S dS^T of 16 rows have it on their diagonals.
+struct Diagonals {
   float upper[4] = {}, lower[4] = {};  // of the first eight rows of dS, of the others
+
+  // Adds 32 of the key channels, of one half of the value channels.
+  template <class E>
+  __device__ __forceinline__ void add(const Part& part, int nth, int of_block, int lane) {
+    const uint32_t S = shared_address(part.S) + of_block / 4 * kBoxBytes, dS = shared_address(part.dS) + of_block / 4 * kBoxBytes;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    uint32_t left[4], right[4];
-    ldmatrix(left, S + place_of_lane(of_block % 4, k, lane));
-    ldmatrix(right, dS + place_of_lane(of_block % 4, k, lane));
-    mma<E>(upper, left, right[0], right[2]);
-    mma<E>(lower, left, right[1], right[3]);
+    for (int k = 2 * nth; k < 2 * nth + 2; ++k) {
+      uint32_t left[4], right[4];
+      ldmatrix(left, S + place_of_lane(of_block % 4, k, lane));
+      ldmatrix(right, dS + place_of_lane(of_block % 4, k, lane));
+      mma<E>(upper, left, right[0], right[2]);
+      mma<E>(lower, left, right[1], right[3]);
+    }
   }
-  const int column = lane / 4 - 2 * (lane % 4);  // of the diagonal, among the lane's two
-  return column == 0 ? upper[0] + lower[2] : column == 1 ? upper[1] + lower[3] : 0.f;
-}
+
+  // A lane's part of the sum.
+  __device__ __forceinline__ float of_lane(int lane) const {
+    const int column = lane / 4 - 2 * (lane % 4);  // of the diagonal, among the lane's two
+    return column == 0 ? upper[0] + lower[2] : column == 1 ? upper[1] + lower[3] : 0.f;
+  }
+};
 
 // The products' parts in dQ and dK; and, summed over the warpgroup's key channels, what they are in decays. `q`, `k`: boxes of
 // these channels.

@@ -86,9 +86,12 @@ __device__ __forceinline__ void steep_gates_between(const float (&dGamma)[32], c
   }
 }
 
+constexpr int kSideBySide = 2;
+
 // `products`: Q K^T or K K^T; `found`: G r^T or r dv^T, the latter transposed. What comes out, times Gamma, is the gradient of the products: as an operand
 // to `box`. The same instructions for both: they find room in the cache. A warp looks at the blocks of 16 columns up to its own, or from
-// its own on: so the two warps of a scheduler, one of each warpgroup, look at five of eight.
+// its own on: so the two warps of a scheduler, one of each warpgroup, look at five of eight. It takes two of them side by side, because
+// it waits for its own results otherwise; one that is not there becomes zeros.
 template <class E>
 __device__ __forceinline__ void find_between(float (&found)[32], const float (&products)[32], const Decays& d, float scale,
                                              GateSums& sums, uint32_t box, int wg, int warp, int lane) {
@@ -100,30 +103,38 @@ __device__ __forceinline__ void find_between(float (&found)[32], const float (&p
   const int until[2] = {end, end + 8};  // the lane's columns that are there of scores, less its own of two; of others those that are not
   float of_gates[16] = {}, before[2] = {};
 #pragma unroll
-  for (int m = 0; m < 4; ++m) {
-    if (of_scores ? m > warp : m < warp) continue;
-    float logs[4], betas[4], x[8], weighted[8], all[2];
-    if (!of_scores && m == warp && lane / 8 == lane % 4) {  // the diagonal
+  for (int first = 0; first < 4; first += kSideBySide) {
+    if (of_scores ? first > warp : first + kSideBySide <= warp) continue;
+    float all[kSideBySide][2];
+#pragma unroll
+    for (int m = first; m < first + kSideBySide; ++m) {
+      if (of_scores || m != warp || lane / 8 != lane % 4) continue;  // the diagonal
       sums.of_beta[row] = lane & 4 ? found[8 * m + 1] : found[8 * m];
       sums.of_beta[row + 8] = lane & 4 ? found[8 * m + 7] : found[8 * m + 6];
     }
-    columns_of(logs, d.log, m, lane), columns_of(betas, d.beta, m, lane);
 #pragma unroll
-    for (int c = 0; c < 4; ++c) logs[c] *= sign, betas[c] = of_scores ? betas[c] : 1.f;
+    for (int m = first; m < first + kSideBySide; ++m) {
+      float logs[4], betas[4], x[8], weighted[8];
+      columns_of(logs, d.log, m, lane), columns_of(betas, d.beta, m, lane);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      const int r = e / 2 % 2, c = e / 4 * 2 + e % 2, j = 16 * m + e / 4 * 8 + e % 2;
-      const float gradient = found[8 * m + e] * (factors[r] * betas[c]), decay = (j < until[r]) == of_scores ? exp2_fast(log[r] - logs[c]) : 0.f;
-      x[e] = gradient * decay;
-      found[8 * m + e] = gradient * products[8 * m + e];
-      weighted[e] = found[8 * m + e] * decay;  // what is on the diagonal reaches no gate
+      for (int c = 0; c < 4; ++c) logs[c] *= sign, betas[c] = of_scores ? betas[c] : 1.f;
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        const int r = e / 2 % 2, c = e / 4 * 2 + e % 2, j = 16 * m + e / 4 * 8 + e % 2;
+        const float gradient = found[8 * m + e] * (factors[r] * betas[c]), decay = (j < until[r]) == of_scores ? exp2_fast(log[r] - logs[c]) : 0.f;
+        x[e] = gradient * decay;
+        found[8 * m + e] = gradient * products[8 * m + e];
+        weighted[e] = found[8 * m + e] * decay;  // what is on the diagonal reaches no gate
+      }
+      const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
+      stmatrix(box + place_of_lane(warp, m, lane), words);
+      gates_between_tokens(weighted, of_gates, before, all[m - first], of_scores, row, m, lane);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) before[r] += all[m - first][r];
     }
-    const uint32_t words[4] = {pack<E>(x[0], x[1]), pack<E>(x[2], x[3]), pack<E>(x[4], x[5]), pack<E>(x[6], x[7])};
-    stmatrix(box + place_of_lane(warp, m, lane), words);
-    gates_between_tokens(weighted, of_gates, before, all, of_scores, row, m, lane);
-    if (!of_scores) add_to_earlier_blocks(of_gates, all, row, m, lane);
+    if (of_scores) continue;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) before[r] += all[r];
+    for (int m = first; m < first + kSideBySide; ++m) add_to_earlier_blocks(of_gates, all[m - first], row, m, lane);
   }
   add_rows(of_gates, lane);
   *reinterpret_cast<float2*>(&sums.between[4 * wg + warp][2 * lane]) = make_float2(of_gates[0], of_gates[1]);

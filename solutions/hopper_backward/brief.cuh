@@ -98,7 +98,7 @@ __device__ __forceinline__ void ask_brief(const Problem& p, const Maps& maps, Br
     if (turn == 0) load_boxes(shared_address(s.k), &maps.k, 0, task.k_head, token, queries);
     load_boxes(shared_address(s.q), &maps.q, 0, h / p.q_group, token, queries);
   }
-  const int64_t at = at_place(p, first_chunk(p, task.n), h);
+  const int64_t at = at_place(p, task.first / kChunk + task.n, h);  // where nothing is cut
   const unsigned char* const tile = tile_at(p.forward_tiles, at, 0);
   barrier_expect(landed, 2 * kHalves * kBoxBytes + kForwardBytes + kReverseBytes + static_cast<int>(sizeof(Decays)));
 #pragma unroll
@@ -237,7 +237,8 @@ __device__ __forceinline__ void find_brief_gradients(const Problem& p, BriefShar
   Products of;
   {
     const int wg = warp_here() / 4;
-    multiply_part<E>(of, s.part[0], false, wg), multiply_part<E>(of, s.part[1], true, wg);
+    const auto nothing = [](int) {};
+    multiply_part<E>(of, s.part[0], false, wg, nothing), multiply_part<E>(of, s.part[1], true, wg, nothing);
     wgmma_wait<0>();
     settle_products(of);
   }
@@ -246,6 +247,8 @@ __device__ __forceinline__ void find_brief_gradients(const Problem& p, BriefShar
   add_states<E>(dQ, dK, of, s.decays, p.scale, s.sums, q, k, wg, warp, lane);
   float products[32];
   multiply_tokens<E>(products, wg == 0 ? all_q : all_k, all_k);
+  wgmma_wait<0>();
+  settle(products);
   const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
   const int at_warp = warp_here();
   find_between<E>(of.between, products, s.decays, p.scale, s.sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, lane_here());

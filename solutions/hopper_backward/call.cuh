@@ -84,13 +84,15 @@ Problem problem_of(const Call& x, bool k_first) {
   return p;
 }
 
-// Segments in the place of sequences, whose states and bounds are in the workspace.
-void take_segments(Problem& p, float* states, float* transfers, int64_t* bounds) {
+// Segments in the place of sequences. Transfers lie where S will: they are over before that is there, and no segment is so short that there
+// would not be room.
+static_assert(2 * kHeadSize * kHeadSize * 4 <= kLeastOfSegment / 2 * kStateBytes);
+void take_segments(Problem& p, int64_t* bounds) {
   const int64_t size = int64_t{p.N} * p.H * kHeadSize * kHeadSize;
   Segments& all = p.segments;
-  all.starts = states, all.ends = states + size, all.transfers = transfers, all.turned = transfers + size;
+  all.states = reinterpret_cast<float*>(p.writes), all.transfers = reinterpret_cast<float*>(p.starts), all.turned = all.transfers + size;
   all.owners = reinterpret_cast<int*>(bounds + p.N + 1), all.firsts = all.owners + p.N;
-  p.cu_seqlens = bounds, p.initial_state = all.starts, p.dht = all.ends, p.k_first = false;
+  p.cu_seqlens = bounds, p.initial_state = p.dht = all.states;
 }
 
 // Where everything lies that a call leaves for its own kernels.
@@ -114,7 +116,7 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
     p.kept = floats(kKeptPart);
   }
   if (plan.length > 0) {
-    take_segments(p, floats(kStatesPart), floats(plan.room ? kStartsPart : kTransfersPart), reinterpret_cast<int64_t*>(at(kBoundsPart)));
+    take_segments(p, reinterpret_cast<int64_t*>(at(kBoundsPart)));
   }
 }
 

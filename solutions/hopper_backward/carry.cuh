@@ -21,17 +21,16 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
   if (owner < 0) return;
   const bool is_first = all.firsts[owner] == n, is_last = all.firsts[owner + 1] == n + 1;
   if (kind == kBackward ? is_first : kind == kForward ? is_last : is_first || is_last) return;
-  constexpr int64_t kSize = kHeadSize * kHeadSize;
-  const auto state_of = [&](auto* states, int i) { return states == nullptr ? nullptr : states + at_place(p, i, h) * kSize; };
-  Carried carried{nullptr, nullptr, nullptr, all.k_first, kind == kTransfer};
+  const int64_t nth = at_place(p, n, h);
+  Carried carried{{}, {}, nullptr, kind == kTransfer};
   if (kind == kBackward) {
-    if (is_last) carried.from = state_of(all.dht, owner);
-    carried.to = state_of(all.ends, n - 1);
+    if (is_last) carried.from = gradient_behind(p, n, h);
+    carried.to = state_behind(p, n - 1, h, true);
     prepare_walk_back<2>(reverse);
   } else {
-    if (is_first) carried.from = state_of(all.initial_state, owner);
-    carried.to = kind == kTransfer ? state_of(all.transfers, n) : state_of(all.starts, n + 1);
-    if (kind == kTransfer) carried.turned = state_of(all.turned, n);
+    if (is_first) carried.from = state_before(p, n, h);
+    carried.to = kind == kTransfer ? whole_state(all.transfers, nth, false) : state_behind(p, n, h, false);
+    if (kind == kTransfer) carried.turned = whole_state(all.turned, nth, true).first;
     prepare_places<ForwardShared<2>, 2, kForwardStages<2>>(forward, [](ForwardStage<2>& stage) {
       clear_squares(shared_address(stage.tile.E), kTerms);
       for (int i = 0; i < kHalves; ++i) clear_rows(shared_address(stage.v) + i * kBoxBytes, 0, threadIdx.x, blockDim.x);

@@ -74,6 +74,13 @@ __device__ __forceinline__ float dot_states_exactly(const Slice& dS, const float
   return add_all(sum);
 }
 
+// The state that is given before the chunks of a walk, as it is given; or null. Between segments S as the forward walk has left it will do, as
+// between other chunks.
+__device__ __forceinline__ const float* given_state(const Problem& p, const Work& work) {
+  const float* const all = p.segments.initial_state;
+  return work.of_dh0 >= 0 && all != nullptr ? all + at_place(p, work.of_dh0, work.h) * kHeadSize * kHeadSize : nullptr;
+}
+
 // A warp's part of tokens' values, to memory and back.
 __device__ __forceinline__ void keep_tokens(const float (&x)[32], float* to, int lane) {
 #pragma unroll
@@ -88,13 +95,12 @@ __device__ __forceinline__ void take_tokens(float (&x)[32], const float* from, i
 template <class E>
 __device__ __forceinline__ void find_of_last(const Problem& p, const Work& work, int64_t at, const float* kept, int slice, int walker, int row,
                                              int column, int warp, int lane) {
-  const auto state_of = [&](auto* states) { return states + at_place(p, work.n, work.h) * kHeadSize * kHeadSize; };
   wait_for_number(forward_over(p, work));
   Slice dS;
-  load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
-  const float* const given = work.chunks == 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
+  load_state(dS, gradient_behind(p, work.n, work.h), row, column);
+  const float* const given = work.chunks == 1 ? given_state(p, work) : nullptr;
   const unsigned char* const S = p.starts + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-  const float found = dot_states_exactly<E>(dS, given, p.k_first, S, row, column, warp, lane);
+  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, S, row, column, warp, lane);
   WalkSums& sums = ends_at(p, work.n, work.h, true);
   if (lane == 0) sums.of_states[walker] = found;
   Tokens errors;

@@ -67,15 +67,18 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   unsigned char* to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
   Slice S;
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
-  const float* from = nullptr;
+  bool given = false;
   if constexpr (Carries) {
-    load_state(S, s.carried.from, s.carried.k_first, row, column);
+    load_state(S, s.carried.from, row, column);
     if (s.carried.identity) begin_identity(S, row, column);
-  } else if (p.initial_state != nullptr) from = p.initial_state + at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize;
-  if constexpr (!Carries) load_state(S, from, p.k_first, row, column);
+  } else {
+    const StateAt from = state_before(p, s.work.n, s.work.h);
+    given = from.first != nullptr;
+    load_state(S, from, row, column);
+  }
   uint32_t state_bits[8][4];
   float x[32] = {}, y[32];
-  if (from != nullptr && chunks > 0) {  // what a given state loses as an operand
+  if (given && chunks > 0) {  // what a given state loses as an operand
     barrier_wait(shared_address(&s.full[0]), 0);
     pack_rest<E>(state_bits, S);
     wgmma_fence();
@@ -145,8 +148,8 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     place = around ? 0 : place + 1, parity ^= around;
   }
   if constexpr (Carries) {
-    save_state(S, s.carried.to, false, row, column);
-    if (s.carried.turned != nullptr) save_state(S, s.carried.turned, true, row, column);
+    save_state(S, s.carried.to, row, column);
+    if (s.carried.turned != nullptr) save_state(S, whole_state(s.carried.turned, 0, true), row, column);
   } else {
     if (lane == 0) stored_all();
   }

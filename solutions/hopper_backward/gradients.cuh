@@ -204,14 +204,12 @@ struct Turn {
 };
 constexpr int kOfQueries = kParts, kOfTasks = kOfQueries + 1, kOfHead = kOfTasks + kTasks, kOfBetas = kOfHead + 1;
 
-// Q K^T, or K K^T.
+// Q K^T, or K K^T; under way when it returns.
 template <class E>
 __device__ __forceinline__ void multiply_tokens(float (&products)[32], uint32_t left, uint32_t k) {
   wgmma_fence();
   multiply_rows<E, kHeadSize / 16>(products, left, k, false);
   wgmma_commit();
-  wgmma_wait<0>();
-  settle(products);
 }
 
 // What the matrices between tokens add to half of the channels; under way when it returns.
@@ -241,25 +239,22 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     GateSums& sums = s.sums[at.parities >> kOfHead & 1];
     at.decays = next_of(at.decays, kHeadsAhead), at.parities ^= 1 << kOfHead;
     Products of;
-    float through = 0.f;
+    Diagonals through;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       Part& part = s.part[at.part];
       barrier_wait(shared_address(&s.landed[at.part]), at.parities >> at.part & 1);
       block.clear_tail(task, shared_address(part.g), 2);
       const int of_block = warp_here();
-      multiply_part<E>(of, part, half > 0, of_block / 4);
-      through += dot_states<E>(part, of_block, lane_here());
+      multiply_part<E>(of, part, half > 0, of_block / 4, [&](int nth) { through.add<E>(part, nth, of_block, lane_here()); });
       wgmma_wait<0>();
       settle_products(of);
       __syncwarp();
       warp_arrive(lane_here(), shared_address(&s.left[at.part]));
       at.parities ^= 1 << at.part, at.part = next_of(at.part, kParts);
     }
-    through = add_all(through);
     // Found anew, and not kept over the products of states.
     const int of_block = warp_here(), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
-    if (lane == 0) sums.through[of_block] = through;
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
     if (turn % p.q_group == 0) {
@@ -270,6 +265,13 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     add_states<E>(dQ, dK, of, d, p.scale, sums, q, k, wg, warp, lane);
     float products[32];
     multiply_tokens<E>(products, wg == 0 ? all_q : all_k, all_k);
+    {
+      const int own = warp_here();
+      const float sum = add_all(through.of_lane(lane_here()));
+      if (lane_here() == 0) sums.through[own] = sum;
+    }
+    wgmma_wait<0>();
+    settle(products);
     const uint32_t scores = anew(shared_address(s.matrices)), keys = scores + kBoxBytes;
     const int here = lane_here();  // so that no places found from it are kept over products
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read

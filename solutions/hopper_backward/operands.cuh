@@ -177,12 +177,56 @@ __device__ __forceinline__ float2 load_pair(const float* from, bool k_first, int
                  : *reinterpret_cast<const float2*>(from + r * kHeadSize + c);
 }
 
-// A thread's part of a state; null: zeros.
-__device__ __forceinline__ void load_state(Slice& S, const float* from, bool k_first, int row, int column) {
+// Where a state lies, [V, K] or [K, V]; null: it is zeros. In the former, numbers of the other slice lie `slice` further, those of the next
+// value channel `row`, and those of 32 key channels further `piece`.
+struct StateAt {
+  float* first;
+  int slice, row, piece;
+  bool k_first;
+};
+__device__ __forceinline__ StateAt whole_state(const float* states, int64_t nth, bool k_first) {
+  float* const first = states == nullptr ? nullptr : const_cast<float*>(states) + nth * kHeadSize * kHeadSize;
+  return {first, kSlice * kHeadSize, kHeadSize, 32, k_first};
+}
+
+// That behind segment n, or its gradient.
+constexpr int kRowNumbers = kHeadSize / 2;  // in a row of dv: 32 of each slice
+constexpr int kStateRows = kHeadSize * kHeadSize / kRowNumbers;
+static_assert(2 * kStateRows <= kLeastOfSegment * kChunk);
+__device__ __forceinline__ StateAt state_behind(const Problem& p, int n, int h, bool gradient) {
+  const int64_t token = bound(p, n) + (gradient ? kStateRows : 0);
+  return {p.segments.states + (token * p.H + h) * kRowNumbers, 32, 4 * p.H * kRowNumbers, p.H * kRowNumbers, false};
+}
+__device__ __forceinline__ float* number_of(const StateAt& at, int row, int column) {
+  return at.first + row / kSlice * at.slice + row % kSlice * at.row + column / 32 * at.piece + column % 32;
+}
+
+// The state before a sequence, or a segment, and the gradient of that behind it.
+__device__ __forceinline__ StateAt state_before(const Problem& p, int n, int h) {
+  const Segments& all = p.segments;
+  if (all.owners == nullptr) return whole_state(p.initial_state, at_place(p, n, h), p.k_first);
+  const int owner = all.owners[n];
+  if (owner < 0) return {};
+  return all.firsts[owner] == n ? whole_state(all.initial_state, at_place(p, owner, h), all.k_first) : state_behind(p, n - 1, h, false);
+}
+__device__ __forceinline__ StateAt gradient_behind(const Problem& p, int n, int h) {
+  const Segments& all = p.segments;
+  if (all.owners == nullptr) return whole_state(p.dht, at_place(p, n, h), p.k_first);
+  const int owner = all.owners[n];
+  if (owner < 0) return {};
+  return all.firsts[owner + 1] == n + 1 ? whole_state(all.dht, at_place(p, owner, h), all.k_first) : state_behind(p, n, h, true);
+}
+
+// A thread's part of a state.
+__device__ __forceinline__ void load_state(Slice& S, const StateAt& at, int row, int column) {
+  const float* const from = number_of(at, row, column);
 #pragma unroll
   for (int i = 0; i < kHeadSize / 2; i += 2) {
-    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
-    const float2 pair = from != nullptr ? load_pair(from, k_first, r, c) : make_float2(0.f, 0.f);
+    const int r = i % 4 / 2 * 8, c = i / 4 * 8;
+    float2 pair = make_float2(0.f, 0.f);
+    if (at.first != nullptr) {
+      pair = at.k_first ? load_pair(at.first, true, row + r, column + c) : *reinterpret_cast<const float2*>(from + r * at.row + c / 32 * at.piece + c % 32);
+    }
     S[i / 32][i % 32] = pair.x, S[i / 32][i % 32 + 1] = pair.y;
   }
 }
@@ -190,15 +234,17 @@ __device__ __forceinline__ void begin_identity(Slice& S, int row, int column) {
 #pragma unroll
   for (int i = 0; i < kHeadSize / 2; ++i) S[i / 32][i % 32] = row + i % 4 / 2 * 8 == column + i / 4 * 8 + i % 2 ? 1.f : 0.f;
 }
-__device__ __forceinline__ void save_state(const Slice& S, float* to, bool k_first, int row, int column) {
+__device__ __forceinline__ void save_state(const Slice& S, const StateAt& at, int row, int column) {
+  float* const to = number_of(at, row, column);
 #pragma unroll
   for (int i = 0; i < kHeadSize / 2; i += 2) {
-    const int r = row + i % 4 / 2 * 8, c = column + i / 4 * 8;
+    const int r = i % 4 / 2 * 8, c = i / 4 * 8;
     const float x = S[i / 32][i % 32], y = S[i / 32][i % 32 + 1];
-    if (k_first) {
-      to[r + c * kHeadSize] = x, to[r + (c + 1) * kHeadSize] = y;
+    if (at.k_first) {
+      float* const turned = at.first + row + r + (column + c) * kHeadSize;
+      turned[0] = x, turned[kHeadSize] = y;
     } else {
-      *reinterpret_cast<float2*>(to + r * kHeadSize + c) = make_float2(x, y);
+      *reinterpret_cast<float2*>(to + r * at.row + c / 32 * at.piece + c % 32) = make_float2(x, y);
     }
   }
 }

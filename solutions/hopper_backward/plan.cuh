@@ -12,9 +12,9 @@ constexpr int kLeastSegments = 3;
 int64_t chunks_of_each(const Problem& p) { return (p.tokens + int64_t{kChunk} * p.N - 1) / (int64_t{kChunk} * p.N); }
 int64_t most_segments(const Problem& p) {
   const int64_t pairs = int64_t{p.N} * p.H, each = chunks_of_each(p);
-  constexpr int64_t kMostPairs = 12, kLeast = 64, kLeastChunks = 4;
+  constexpr int64_t kMostPairs = 12, kLeast = 64;
   if (pairs > kMostPairs || each < kLeast) return 0;
-  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastChunks);
+  const int64_t count = std::min((p.multiprocessors / pairs + 4) / 3, each / kLeastOfSegment);
   return count < kLeastSegments ? 0 : count;
 }
 
@@ -81,7 +81,7 @@ int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kC
 // Its parts, as they lie one after the other; Problem says what they are.
 enum WorkPart {
   kStartsPart, kEndsPart, kErrorsPart, kTilesPart, kWritesPart, kZerosPart, kDecaysPart, kEndPart, kSumsPart, kBetasPart, kRestsPart, kOrderPart,
-  kQueuePart, kStatesPart, kTransfersPart, kBoundsPart, kKeptPart, kWorkParts
+  kQueuePart, kBoundsPart, kKeptPart, kWorkParts
 };
 
 struct Plan {
@@ -93,7 +93,6 @@ struct Plan {
   bool forward_short;  // two blocks that do on a multiprocessor, a slice each
   bool alone;         // no sequence has more than one chunk
   bool little;        // tiles have no memory of their own
-  bool room;          // transfers lie where S and r will: they are over before those are there
   int64_t bytes[kWorkParts];
 
   int64_t before(int part) const {
@@ -130,16 +129,16 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   p.segments.length = static_cast<int>(plan.length);
   plan.brief = p.brief = brief_of(p);
   const bool cut = plan.length > 0;
+  const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1);
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * plan.length));
-  const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1), of_head = places * p.H, pairs = int64_t{p.N} * p.H;
+  const int64_t of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
   plan.first = first_of(p, form.divides), plan.walks = walks_of(p), plan.forward_both = takes_both(p);
   plan.forward_short = takes_short(p);
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
   plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
-  const int64_t of_values = p.tokens * p.H * kHeadSize * 2, of_states = cut ? 2 * pairs * kHeadSize * kHeadSize * 4 : 0;
-  plan.room = of_states <= of_head * kStateBytes;
+  const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
   if (!plan.alone) {
     bytes[kStartsPart] = bytes[kEndsPart] = of_head * kStateBytes, bytes[kErrorsPart] = of_head * kValueBytes;
@@ -152,7 +151,6 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   bytes[kZerosPart] = form.output ? 0 : of_values;     // in the place of do
   bytes[kOrderPart] = (p.N + 3) / 4 * 16;
   bytes[kQueuePart] = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * pairs : 0) + 3) / 4 * 16;
-  bytes[kStatesPart] = of_states, bytes[kTransfersPart] = plan.room ? 0 : of_states;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
   bytes[kKeptPart] = beside ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;

@@ -10,14 +10,19 @@ constexpr int kSlice = 64;  // value channels of a warpgroup that walks
 constexpr int kHeadSize = 128;  // of a head
 
 // Long sequences of few heads are cut into segments, which are sequences to all kernels but those that find the states between them.
-// Then `Problem` has the segments' bounds, and the states at their ends in the places of those that are given.
+// Then `Problem` has the segments' bounds, and initial_state and dht are not null.
+//
+// The states between segments lie in rows of dv, which nobody has written yet: S behind a segment and then the gradient of it, in the rows of
+// the head and of that segment, which has kLeastOfSegment chunks or more, as one follows. Nobody needs the former once the forward walk is
+// over; the walk back over this segment has the latter in registers before it leaves dv there. A slice of it has its half of each row.
+constexpr int kLeastOfSegment = 8;
 struct Segments {
   const int64_t* cu_seqlens;  // of the sequences, of which there are N
   const float *initial_state, *dht;
   int N, length;       // chunks of a segment
   int* owners;         // [Problem::N]: the sequence; -1: there is no such segment. Null: nothing is cut
   int* firsts;         // [N + 1]: the first segment of a sequence
-  float *starts, *ends;  // Problem::initial_state and dht; before they are joined what becomes of zeros, or of given states
+  float* states;       // Problem::writes: the states between them; before they are joined what becomes of zeros, or of given states
   float *transfers, *turned;  // [Problem::N, H, D, D]: what becomes of the identity, and the same transposed
   bool k_first;        // given states, and dh0
 };
@@ -79,8 +84,16 @@ __device__ __forceinline__ int count_chunks(const Problem& p, int n) {
   return length <= p.brief ? 0 : static_cast<int>((length + kChunk - 1) / kChunk);
 }
 
-// The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first.
-__device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) { return bound(p, n) / kChunk + n; }
+// The place of a sequence's first chunk: no two chunks share one, and nothing has to be counted first. Segments of a sequence follow one
+// another without a gap.
+__device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) {
+  int before = n;  // sequences
+  if (p.segments.owners != nullptr) {
+    before = p.segments.owners[n];
+    if (before < 0) before = p.segments.N;
+  }
+  return bound(p, n) / kChunk + before;
+}
 
 // The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.
 __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
@@ -107,7 +120,7 @@ struct Chunk {
 __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
   const int n = find_sequence(p, place);
   const int64_t from = bound(p, n), to = bound(p, n + 1);
-  const int64_t c = place - (from / kChunk + n), first = from + c * kChunk;
+  const int64_t c = place - first_chunk(p, n), first = from + c * kChunk;
   const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
   return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0, n, c == 0, to - first <= kChunk};
 }

@@ -126,14 +126,13 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
-  const auto state_of = [&](auto* states) { return states + at_place(p, s.work.n, s.work.h) * kHeadSize * kHeadSize; };
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
   const int walker = slice / kSlice * 4 + warp;
   Slice dS;
   if constexpr (Carries) {
-    load_state(dS, s.carried.from, s.carried.k_first, row, column);
+    load_state(dS, s.carried.from, row, column);
   } else {
-    load_state(dS, p.dht == nullptr ? nullptr : state_of(p.dht), p.k_first, row, column);
+    load_state(dS, gradient_behind(p, s.work.n, s.work.h), row, column);
   }
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
@@ -161,8 +160,8 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (!Carries && (turn == chunks - 1 || turn == 0) && !(Beside && turn == 0)) {
       if constexpr (Beside) wait_for_number(forward_over(p, s.work));
-      const float* const given = turn == chunks - 1 && p.initial_state != nullptr ? state_of(p.initial_state) : nullptr;
-      const float found = dot_states_exactly<E>(dS, given, p.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
+      const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
+      const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity & 1);
@@ -261,10 +260,10 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   }
   behind += chunks;
   if constexpr (Carries) {
-    save_state(dS, s.carried.to, false, row, column);
+    save_state(dS, s.carried.to, row, column);
   } else {
     if (s.work.of_dh0 >= 0) {
-      save_state(dS, p.dh0 + at_place(p, s.work.of_dh0, s.work.h) * kHeadSize * kHeadSize, p.segments.k_first, row, column);
+      save_state(dS, whole_state(p.dh0, at_place(p, s.work.of_dh0, s.work.h), p.segments.k_first), row, column);
     }
   }
   if (!Beside || chunks == 0) return;

@@ -2,7 +2,7 @@
 //   S <- S Tr + L             over the segments in order, L what becomes of zeros, Tr of the identity
 //   dS <- dS Tr^T + L         from the last one, L what becomes of zeros there
 #pragma once
-#include "boxes.cuh"
+#include "operands.cuh"
 
 namespace {
 
@@ -37,26 +37,30 @@ constexpr int kJoinThreads = 256, kJoinRows = 16, kJoinBlocks = kHeadSize / kJoi
 struct JoinShared {
   alignas(128) float transfer[2][kHeadSize][kHeadSize];  // [from, to], of segments in turns
   alignas(16) float state[kHeadSize][kJoinRows];         // [key channel, value channel]
+  float sums[kJoinRows][kJoinThreads / 2];               // of the upper half of the key channels
   alignas(8) uint64_t landed[2];
 };
 static_assert(sizeof(JoinShared) <= kMostShared);
 
-// The grid is (2 directions x blocks of value channels, H, sequences).
+// A thread has two key channels of a state, eight value channels and the sum over half of the key channels before. The grid is
+// (2 directions x blocks of value channels, H, sequences).
 __global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_constant__ Problem p) {
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<JoinShared*>(memory);
+  constexpr int kRows = kJoinRows / 2;
   const Segments& all = p.segments;
   const bool back = blockIdx.x >= kJoinBlocks;
   const int h = blockIdx.y, first = all.firsts[blockIdx.z], count = all.firsts[blockIdx.z + 1] - first;
-  const int column = threadIdx.x % kHeadSize, part = threadIdx.x / kHeadSize * (kJoinRows / 2);
-  const int row = blockIdx.x % kJoinBlocks * kJoinRows + part;
+  const int column = threadIdx.x % (kHeadSize / 2) * 2, part = threadIdx.x / (kHeadSize / 2) % 2 * kRows, half = threadIdx.x / kHeadSize;
+  const int row = blockIdx.x % kJoinBlocks * kJoinRows + part, own = threadIdx.x % kHeadSize;
   constexpr int64_t kSize = kHeadSize * kHeadSize;
-  // The nth state that is walked into, and the nth transfer.
-  const auto state_of = [&](int nth) { return (back ? all.ends : all.starts) + at_place(p, back ? first + count - 1 - nth : first + nth, h) * kSize; };
+  // The nth state that is walked into, from 1 on, and the nth transfer.
+  const auto state_of = [&](int nth) { return state_behind(p, back ? first + count - 1 - nth : first + nth - 1, h, back); };
   const auto transfer_of = [&](int nth) {
     return (back ? all.turned : all.transfers) + at_place(p, back ? first + count - 1 - nth : first + nth, h) * kSize;
   };
   const int steps = count - 2;  // transfers 1 to steps
+  if (steps < 1) return;
   const auto ask = [&](int nth) {
     const uint32_t landed = shared_address(&s.landed[nth % 2]);
     barrier_expect(landed, sizeof s.transfer[0]);
@@ -67,40 +71,55 @@ __global__ void __launch_bounds__(kJoinThreads) gdn_join_kernel(const __grid_con
     barrier_init_done();
     for (int nth = 1; nth <= min(2, steps); ++nth) ask(nth);
   }
-  const float* const given = back ? all.dht : all.initial_state;
-  float x[kJoinRows / 2];
+  const auto load = [&](float2 (&to)[kRows], int nth) {
+    const StateAt at = state_of(nth);
+    const float* const from = number_of(at, row, column);
 #pragma unroll
-  for (int i = 0; i < kJoinRows / 2; ++i) {
-    const int at = all.k_first ? column * kHeadSize + row + i : (row + i) * kHeadSize + column;
-    state_of(0)[(row + i) * kHeadSize + column] = given == nullptr ? 0.f : given[at_place(p, blockIdx.z, h) * kSize + at];
-    x[i] = count > 1 ? state_of(1)[(row + i) * kHeadSize + column] : 0.f;
-  }
+    for (int i = 0; i < kRows; ++i) to[i] = *reinterpret_cast<const float2*>(from + i * at.row);
+  };
+  float2 x[kRows], next[kRows];  // the state, and what it is added to
+  if (half == 0) load(x, 1), load(next, 2);
   __syncthreads();
 #pragma unroll 1
   for (int nth = 1; nth <= steps; ++nth) {
+    if (half == 0) {
 #pragma unroll
-    for (int i = 0; i < kJoinRows / 2; i += 4) {
-      *reinterpret_cast<float4*>(&s.state[column][part + i]) = make_float4(x[i], x[i + 1], x[i + 2], x[i + 3]);
-    }
-    float* const to = state_of(nth + 1);
-#pragma unroll
-    for (int i = 0; i < kJoinRows / 2; ++i) x[i] = to[(row + i) * kHeadSize + column];
-    __syncthreads();
-    barrier_wait(shared_address(&s.landed[nth % 2]), (nth - 1) / 2 & 1);
-#pragma unroll 8
-    for (int k = 0; k < kHeadSize; ++k) {
-      const float transfer = s.transfer[nth % 2][k][column];
-#pragma unroll
-      for (int i = 0; i < kJoinRows / 2; i += 4) {
-        const float4 four = *reinterpret_cast<const float4*>(&s.state[k][part + i]);
-        x[i] = fmaf(four.x, transfer, x[i]), x[i + 1] = fmaf(four.y, transfer, x[i + 1]);
-        x[i + 2] = fmaf(four.z, transfer, x[i + 2]), x[i + 3] = fmaf(four.w, transfer, x[i + 3]);
+      for (int i = 0; i < kRows; i += 4) {
+        *reinterpret_cast<float4*>(&s.state[column][part + i]) = make_float4(x[i].x, x[i + 1].x, x[i + 2].x, x[i + 3].x);
+        *reinterpret_cast<float4*>(&s.state[column + 1][part + i]) = make_float4(x[i].y, x[i + 1].y, x[i + 2].y, x[i + 3].y);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kJoinRows / 2; ++i) to[(row + i) * kHeadSize + column] = x[i];
+    for (int i = 0; i < kRows; ++i) x[i] = half == 0 ? next[i] : make_float2(0.f, 0.f);
+    if (half == 0 && nth < steps) load(next, nth + 2);
+    __syncthreads();
+    barrier_wait(shared_address(&s.landed[nth % 2]), (nth - 1) / 2 & 1);
+#pragma unroll 8
+    for (int k = 0; k < kHeadSize / 2; ++k) {
+      const int of = k + half * (kHeadSize / 2);
+      const float2 transfer = *reinterpret_cast<const float2*>(&s.transfer[nth % 2][of][column]);
+#pragma unroll
+      for (int i = 0; i < kRows; i += 4) {
+        const float4 four = *reinterpret_cast<const float4*>(&s.state[of][part + i]);
+        const float rows[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int e = 0; e < 4; ++e) x[i + e].x = fmaf(rows[e], transfer.x, x[i + e].x), x[i + e].y = fmaf(rows[e], transfer.y, x[i + e].y);
+      }
+    }
+    if (half == 1) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) s.sums[2 * i][own] = x[i].x, s.sums[2 * i + 1][own] = x[i].y;
+    }
     __syncthreads();
     if (threadIdx.x == 0 && nth + 2 <= steps) ask(nth + 2);
+    if (half == 1) continue;
+    const StateAt at = state_of(nth + 1);
+    float* const to = number_of(at, row, column);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      x[i].x += s.sums[2 * i][own], x[i].y += s.sums[2 * i + 1][own];
+      *reinterpret_cast<float2*>(to + i * at.row) = x[i];
+    }
   }
 }
 

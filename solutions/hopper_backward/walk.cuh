@@ -19,9 +19,9 @@ struct Work {
 
 // Where the state of a walk that leaves nothing else comes from and goes to.
 struct Carried {
-  const float* from;  // null: zeros
-  float *to, *turned;  // turned: transposed, too, or null
-  bool k_first, identity;
+  StateAt from, to;
+  float* turned;  // transposed, too, or null
+  bool identity;
 };
 
 template <class Stage, int Groups, int Stages>

@@ -96,7 +96,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
 Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, const How& how, float scale) {
   const auto [groups, segment, beside, brief, little] = how;
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
-  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = (tokens + kChunk - 1) / kChunk + sequences - 1;
+  const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = (tokens + kChunk - 1) / kChunk + c.sequences() - 1;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
               Guarded<uint16_t>(tokens * c.value_heads * kSize), Guarded<float>(tokens * heads), Guarded<float>(tokens * heads),
               Guarded<float>(c.sequences() * heads * state)};
@@ -136,18 +136,18 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.k_first = p.log_gates = c.k_first;
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, c.sequences(), segment};
   p.segments.k_first = p.k_first;
+  Guarded<uint16_t> of_heads(p.v_group > 1 ? tokens * heads * kSize : 0);  // dv of each head
+  p.writes = p.v_group > 1 ? of_heads.data() : found.dv.data();
   const int64_t of_segments = segment > 0 ? sequences * heads * state : 0;
-  Guarded<float> between[4] = {Guarded<float>(of_segments), Guarded<float>(of_segments), Guarded<float>(of_segments), Guarded<float>(of_segments)};
+  Guarded<float> between[2] = {Guarded<float>(of_segments), Guarded<float>(of_segments)};
   std::vector<int64_t> bounds(sequences + 1, -1);
   std::vector<int> owners(sequences, -2), firsts(c.sequences() + 1, -2);
   if (segment > 0) {
-    p.segments.starts = between[0].data(), p.segments.ends = between[1].data();
-    p.segments.transfers = between[2].data(), p.segments.turned = between[3].data();
+    p.segments.states = reinterpret_cast<float*>(p.writes);
+    p.segments.transfers = between[0].data(), p.segments.turned = between[1].data();
     p.segments.owners = owners.data(), p.segments.firsts = firsts.data();
-    p.cu_seqlens = bounds.data(), p.initial_state = p.segments.starts, p.dht = p.segments.ends, p.k_first = false;
+    p.cu_seqlens = bounds.data(), p.initial_state = p.dht = p.segments.states;
   }
-  Guarded<uint16_t> of_heads(p.v_group > 1 ? tokens * heads * kSize : 0);  // dv of each head
-  p.writes = p.v_group > 1 ? of_heads.data() : found.dv.data();
 
   const int rows = static_cast<int>(x.bounds.back());
   const std::vector<uint16_t> zeros(given.output ? 0 : y.output.size());
@@ -242,8 +242,12 @@ std::vector<Run> all_runs() {
                     .checkpoint_every = 0};
   const Case repeated{.name = "repeated keys", .lengths = {128}, .initial_state = false, .repeated_keys = true, .least_alpha = 1.f,
                       .least_beta = 1.9f, .largest_beta = 1.95f, .checkpoint_every = 0};
-  const Case cut{.name = "cut, k first", .lengths = {230, 0, 70}, .k_first = true, .least_alpha = 0.999f, .largest_beta = 0.3f,
+  const Case cut{.name = "cut, k first", .lengths = {1060, 0, 70}, .k_first = true, .least_alpha = 0.999f, .largest_beta = 0.3f,
                  .checkpoint_every = 0};
+  Case cut_gva = cut;
+  cut_gva.name = "cut, GVA", cut_gva.lengths = {70, 1400}, cut_gva.value_heads = 2, cut_gva.k_first = false;
+  Case whole = cut;
+  whole.lengths = {230, 0, 70};
   Case in_float16 = linear;
   in_float16.type = Type::float16;
   const Case some{.name = "some short, GVA", .lengths = {5, 0, 64, 130, 3}, .value_heads = 2, .checkpoint_every = 0};
@@ -256,10 +260,11 @@ std::vector<Run> all_runs() {
   Case long_ragged = ragged;
   long_ragged.lengths = {200, 0, 64, 5};
   std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice}, {in_float16, {}, slice},
-                        {cut, {3}, {.groups = 1, .segment = 1}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {cut, {3}, beside},
+                        {cut, {3}, {.groups = 2, .segment = 8}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {whole, {3}, beside},
                         {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
   if (kTerms == 1) {
-    runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 1, .little = true}},
+    runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 8, .little = true}}, {cut_gva, {100}, {.groups = 2, .segment = 8, .little = true}},
+                             
                              {long_ragged, {}, with_little(beside), kMiddle}});
   }
   if (std::getenv("THOROUGH") != nullptr) {
