@@ -176,6 +176,11 @@ def every_second(layout: Layout) -> Floats:
     return np.arange(len(layout.lengths)) % 2 * 1.0
 
 
+def vanishing(layout: Layout) -> Floats:
+    """Magnitudes 1e-27, 1e-18 and 1e-9, one sequence after the other."""
+    return 1e-9 ** (3.0 - np.arange(len(layout.lengths)) % 3)
+
+
 GENERATORS: dict[str, Regime] = {
     "typical": Regime(),
     "long_memory": Regime(log_alpha=constant(0.0)),
@@ -203,6 +208,7 @@ GENERATORS: dict[str, Regime] = {
     "write_regions": Regime(log_alpha=regions.resets_first, beta=regions.betas, regions="write"),
     "in_turn": Regime(log_alpha=decays_in_turn, beta=writes_in_turn, state=sizes_in_turn),
     "zero_states": Regime(beta=in_even_heads(constant(0.0), sigmoid_of_normal), state=every_second),
+    "vanishing_states": Regime(log_alpha=mild, beta=in_even_heads(constant(0.0), sigmoid_of_normal), state=vanishing),
     "codes_at_ends": Regime(
         log_alpha=in_even_heads(constant(0.0), between(-2.0, -0.01)),
         beta=in_even_heads(constant(0.0), sigmoid_of_normal),

@@ -203,7 +203,7 @@ class Painter:
 
     def _parameters(self) -> tuple[Floats, Floats]:
         """The rate exp(A_log) [heads] and dt_bias [heads, K]. Under a lower bound models start at a rate of one."""
-        A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads, self.K)
+        A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads, self.K, self.regime.steps)
         if self.bound is None:
             return self.regime.rate * A, dt_bias
         return np.exp(self.stream("rate").between(-1.0, 1.0, self.layout.heads)), dt_bias

@@ -33,6 +33,7 @@ class Regime:
     values: Values = "independent"
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
+    steps: tuple[float, float] = (1e-3, 1e-1)  # raw gates: the softplus of a bias is log-uniform between these
     steep: float = 1.0  # times the weights that make raw decay gates, where a projection inside the operator does
     cotangent: float = 1.0
     one_cotangent: bool = False
@@ -53,10 +54,12 @@ def mamba(stream: Stream, layout: Layout, K: int) -> Floats:
     return np.asarray(-A[:, None] * (np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))))
 
 
-def mamba_parameters(stream: Stream, heads: int, K: int) -> tuple[Floats, Floats]:
-    """A [heads] uniform in (0, 16], and the bias [heads, K] whose softplus is dt, log-uniform in [1e-3, 1e-1]."""
+def mamba_parameters(
+    stream: Stream, heads: int, K: int, steps: tuple[float, float] = Regime.steps
+) -> tuple[Floats, Floats]:
+    """A [heads] uniform in (0, 16], and the bias [heads, K] whose softplus is dt, log-uniform between `steps`."""
     A = 16.0 * stream.uniform(heads)
-    return A, inverse_softplus(np.exp(stream.between(np.log(1e-3), np.log(1e-1), heads, K)))
+    return A, inverse_softplus(np.exp(stream.between(np.log(steps[0]), np.log(steps[1]), heads, K)))
 
 
 def inverse_softplus(y: Floats) -> Floats:
@@ -119,6 +122,11 @@ def of_each_depth(layout: Layout) -> Floats:
     return np.exp(-np.array(DEPTHS)[np.arange(len(layout.lengths)) % len(DEPTHS)])
 
 
+def of_deep_steps(layout: Layout) -> Floats:
+    """Magnitudes e^12, e^26 and e^45, one sequence after the other."""
+    return np.exp(np.array([12.0, 26.0, 45.0])[np.arange(len(layout.lengths)) % 3])
+
+
 def write(low: float, high: float) -> Gate:
     return lambda stream, layout: stream.between(low, high, *layout.gate_shape)
 
@@ -159,6 +167,7 @@ GENERATORS: dict[str, Regime] = {
     "one_large_state": Regime(log_alpha=mild, state=one_large),
     "every_depth": Regime(log_alpha=each_depth, state=of_each_depth),
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160, steep=50.0),
+    "deep_steps": Regime(rate=2.0, steps=(1.9, 2.0), steep=0.02, state=of_deep_steps),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
     "single_cotangent": Regime(log_alpha=mild, one_cotangent=True),
     "huge_cotangents": Regime(log_alpha=mild, cotangent=1e4),

@@ -381,6 +381,25 @@ def test_validate_reads_solutions_results_and_tensors(
     assert "'A_log' is not an input of gdn_prefill_k_last" in done.stderr
 
 
+def test_validate_holds_the_tensors_of_a_file_of_workloads_to_its_lines(gdnspec: Run, tmp_path: Path) -> None:
+    """A line whose tensors another definition recorded was called valid, and refused by everything that draws it."""
+    folder = ROOT / "definitions/kda/kda_decode_k_last"
+    line = next(row for row in map(json.loads, (folder / "workloads.jsonl").open()) if "tensors" in row)
+    right, other = line["tensors"], "elsewhere.safetensors"
+    file = tmp_path / "mine.jsonl"
+    shutil.copy(ROOT / "definitions/kda/kda_prefill_raw_gates" / right, tmp_path / other)
+    for change, code, says in (
+        ({}, 0, "1 file valid"),
+        ({"tensors": other}, 2, "elsewhere.safetensors: cu_seqlens: 'cu_seqlens' is not an input"),
+        ({"axes": {"batch_size": 4}}, 2, "the shape is [3, 1, 2, 64], not [4, 1, 2, 64]"),
+        ({"preset": "synthetic-gva-1x2-d64"}, 2, "the shape is [3, 1, 2, 64], not [3, 1, 1, 64]"),
+        ({"sha256": "0" * 64}, 2, "says sha256 000000000000.., the inputs have"),
+    ):
+        file.write_text(json.dumps({**line, **change}) + "\n")
+        done = gdnspec("validate", file, "--definition", folder.name)
+        assert (done.returncode, says in done.stdout + done.stderr) == (code, True), (change, done.stderr)
+
+
 def test_a_source_that_cannot_be_read_is_its_solutions_problem_alone(
     make_solution: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

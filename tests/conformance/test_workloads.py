@@ -263,6 +263,9 @@ def cases() -> Iterator[tuple[dict[str, Any], dict[str, Any], str, str, str]]:
     yield p, {"omit": ["q"]}, "/omit/0", "'q' is not an optional input", "initial_state"
     yield p, {"omit": ["g", "bta"]}, "/omit/1", "'bta'", "'beta'"
     yield p, {"scalars": {"scale": True}}, "/scalars/scale", "takes a float32", ""
+    yield p, {"scalars": {"scale": -1e39}}, "/scalars/scale", "is -1e+39, which is -inf as a float32", ""
+    yield p, {"scalars": {"scale": 10**12 * 1e30}}, "/scalars/scale", "which is inf as a float32", ""
+    yield p, {"scalars": {"scale": 1e-46}}, "/scalars/scale", "is 1e-46, which is 0.0 as a float32", ""
     yield d, {"scalars": {"use_qk_l2norm": 1.0}}, "/scalars/use_qk_l2norm", "takes a bool", ""
     yield p, {"scalars": {"scal": 1.0}}, "/scalars/scal", "not a scalar input", "'scale'"
     yield p, {"scalars": {"g": 1.0}}, "/scalars/g", "not a scalar input", ""
@@ -311,6 +314,30 @@ def test_a_wrong_line_is_refused_with_its_place(
     assert problem.place == ("line 2: " + place if place else "line 2")
     assert message in problem.message
     assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "scalar", "value", "message"),
+    [
+        ("kda_decode_k_last", "lower_bound", 5, "'lower_bound' is 5, above 0.0, the largest of its domain"),
+        ("kda_prefill_raw_gates", "lower_bound", 1e-30, "above 0.0, the largest of its domain"),
+        ("kda_layer_decode", "eps", -1e-6, "'eps' is -1e-06, below 0.0, the least of its domain"),
+    ],
+)
+def test_a_scalar_outside_of_its_domain_is_refused_before_anything_is_drawn(
+    tmp_path: Path, name: str, scalar: str, value: float, message: str
+) -> None:
+    """`gdnspec validate` called such a file valid, and only the freezing of its budgets refused it."""
+    found = definition(name)
+    row = found.workloads_file.read_text().splitlines()[0]
+    line = {**json.loads(row), "scalars": {scalar: value}, "omit": []}
+    for frozen in ("sha256", "budget", "emulators"):
+        line.pop(frozen, None)
+    (problem,) = problems_of(found, tmp_path / "workloads.jsonl", line)
+    assert (problem.place, problem.message[-len(message) :]) == (f"line 1: /scalars/{scalar}", message)
+    problem_free = {**line, "scalars": {scalar: 0}}
+    (tmp_path / "right.jsonl").write_text(json.dumps(problem_free) + "\n")
+    assert load_workloads(tmp_path / "right.jsonl", found)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -308,6 +309,9 @@ def norms(inputs: Inputs, name: str) -> NDArray[np.float64]:
 
 def test_every_regime_has_a_generator_and_a_description() -> None:
     assert GENERATORS.keys() == REGIMES.keys()
+    text = (PREFILL.family.folder / "README.md").read_text().split("\n## 9. ")[1].split("\n## ")[0]
+    table = [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    assert sorted(re.findall("`(.*?)`", "".join(table))) == sorted(REGIMES)
 
 
 @BOTH

@@ -420,6 +420,14 @@ def test_no_preset_is_without_use_and_none_breaks_a_constraint() -> None:
             assert preset_problems(found, {name: preset}, Path("presets.json")) == []
 
 
+def test_presets_of_a_model_serve_its_layer_only_where_a_definition_expresses_it() -> None:
+    """Kimi-K3 projects to its output gate by one matrix, and the layers here by two of low rank."""
+    for name, preset in presets().items():
+        if name.startswith("kimi-k3-"):
+            assert preset.stages is not None, name
+            assert "layer" not in preset.stages
+
+
 def test_a_gqa_preset_is_no_preset_of_decode() -> None:
     gqa = [p for p in presets().values() if p.axes["num_q_heads"] > p.axes["num_v_heads"]]
     assert gqa

@@ -44,6 +44,26 @@ def test_a_wrong_step_is_placed(steps: list[Step], place: str, message: str) -> 
     assert message in said
 
 
+@pytest.mark.parametrize(
+    ("pooled", "wrong", "hint"),
+    [
+        (True, verify("a", [2, 3], 1), "draft and settle, or leave out `pooled`"),
+        (True, step("commit", request="a"), "settle, or leave out `pooled`"),
+        (True, step("roll_back", request="a", accept=0), "settle, with what counts, or leave out `pooled`"),
+        (False, draft("a", 4, 2), "set `pooled`, or verify"),
+        (False, settle("a", 1), "set `pooled`, or commit"),
+    ],
+)
+def test_a_step_of_the_other_scheduler_is_named_before_anything_else_of_it(
+    pooled: bool, wrong: Step, hint: str
+) -> None:
+    """A hint to verify first would send an author of a session on the pool to a step that it refuses as well."""
+    with pytest.raises(SpecError) as caught:
+        session([*BEGUN, wrong], pooled=pooled)
+    assert "/steps/2/do" in str(caught.value)
+    assert hint in str(caught.value)
+
+
 def test_only_a_session_on_the_pool_pads_a_prefill_and_drafts() -> None:
     padded = {"do": "prefill", "rows": [{"request": "a", "tokens": 3}, None]}
     for steps, place in (([admit("a", 1), padded], "/steps/1/rows/1"), (DRAFTED, "/steps/2/do")):

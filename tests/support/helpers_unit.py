@@ -16,7 +16,7 @@ from gdnspec.numerics.torch_arrays import to_torch
 from torch import Tensor
 
 # Of quantised states alone: no other definition has codes.
-OF_CODES = {"zero_states", "codes_at_ends", "rounding_ties"}
+OF_CODES = {"zero_states", "vanishing_states", "codes_at_ends", "rounding_ties"}
 # Regimes of cotangents, which only the definitions of gradients have.
 OF_GRADIENTS = {name for name in family("gdn").about.regimes if name.endswith(("cotangent", "cotangents"))}
 # Of prefill from a state alone: one token does not replace it.

@@ -45,6 +45,10 @@ def quantised_pool_conformance() -> Iterator[Line]:
     for i, regime in enumerate(ONE_TOKEN_REGIMES):
         rows = (in_place, moved, shared)[i % 3](regime, 4, 11)
         yield pool(f"regime_{regime}", GROUPS_128, regime, 11, rows, covers=f"the regime {regime}")
+    yield pool(
+        "vanishing_states", SMALL, "vanishing_states", 8, in_place("vanishing", 3, 8),
+        covers="rows of tiny numbers, which are not zeros",
+    )  # fmt: skip
     yield pool("in_turn", SMALL, "in_turn", 30, in_place("in_turn", 14, 30), covers="rows of every size and gate")
     rows = in_place("many", 65, 150)
     yield pool("batch_65", SMALL, "typical", 150, rows, covers="more rows than a block of them, slots out of order")
@@ -99,6 +103,9 @@ def quantised_verify_conformance() -> Iterator[Line]:
         yield verify(f"tokens_{tokens}", SMALL, "typical", tokens, accepted, covers=f"{tokens} draft tokens")
     yield verify("every_count", SMALL, "typical", 7, list(range(8)), covers="every count of accepted tokens")
     yield verify("all_skipped", SMALL, "typical", 2, [0, 0], skipped=(0, 1), covers="no row to do")
+    yield verify(
+        "vanishing_states", SMALL, "vanishing_states", 2, [0, 2, 1], covers="rows of tiny numbers, which are not zeros"
+    )  # fmt: skip
     yield verify("head_size_32", "heads-1x1x2-d32", "slow_decay", 3, [2, 0], covers="head size 32")
     yield verify("head_size_120_gva", GVA_D120, "hard_reset", 3, [2, 0], covers="head size 120, GVA, resets")
     yield verify("head_size_256", "heads-1x1x1-d256", "typical", 2, [1, 0], covers="head size 256")

@@ -73,7 +73,7 @@ def raw_gates(operator: str, q: Tensor, v: Tensor, A_log: Tensor, a: Tensor, dt_
 def bound(operator: str, lower_bound: float | None) -> None:
     """A lower bound is negative; None and 0 mean that there is none."""
     if lower_bound is not None and not -math.inf < lower_bound <= 0:
-        raise ValueError(f"{operator}: lower_bound={lower_bound}: None, 0 and negative numbers are served")
+        raise ValueError(f"{operator}: lower_bound={lower_bound}: None, 0 and finite negative numbers are served")
 
 
 def tokens(

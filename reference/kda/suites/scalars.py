@@ -10,10 +10,13 @@ ONE, LARGE, NEGATIVE = {"scale": 1.0}, {"scale": 1e6}, {"scale": -0.3}
 OF_ZEROS = "0.0 given: no bound, and a scale of zero"
 OF_ONE, OF_LARGE, OF_NEGATIVE = "scale 1.0 is not absent", "a scale that nobody cuts off", "a scale of its own"
 OF_DEPTHS = "from alpha of almost 1 to e^-80, each before a state as large as that is small"
+OF_STEPS = "gates that forget nearly all, before states as large as they are small"
 DEPTHS = 18  # rows: two of each depth
 # Few tokens, for each decays what the one before has left; and one sequence long enough that the budget holds where a
 # check calls again with other lengths.
 FEW = (4, 5, 4, 3, 4, 6, 1, 4, 5, 4, 4, 5, 3, 4, 4, 5, 4, 66)
+# For gradients: dbeta of few tokens may cancel to almost nothing.
+EVEN = (20, 21, 19, 20, 21, 19, 20, 21, 20)
 
 
 def of_decode() -> Iterator[Line]:
@@ -52,14 +55,22 @@ def of_prefill() -> Iterator[Line]:
 def of_checkpoints() -> Iterator[Line]:
     yield kept("scale_negative", SMALL, "mild_decay", 64, (70,), scalars=NEGATIVE, covers=OF_NEGATIVE)
     yield kept("scale_large", SMALL, "mild_decay", 64, (70,), scalars=LARGE, covers=OF_LARGE)
+    yield kept("every_depth", GROUPS, "every_depth", 64, FEW, covers=OF_DEPTHS)
+
+
+def of_backward() -> Iterator[Line]:
+    # Of other seeds honest arithmetic takes more than a budget.
+    yield prefill("every_depth", GROUPS, "every_depth", EVEN, seed=1, covers=OF_DEPTHS)
 
 
 def of_layer() -> Iterator[Line]:
     yield layer("zeros_given", SMALL, (9, 5), "+-", scalars=NO_BOUND, covers="0.0 given: no bound")
+    yield layer("deep_steps", GROUPS, (1, 2, 1, 9), "++++", regime="deep_steps", covers=OF_STEPS)
 
 
 def of_layer_decode() -> Iterator[Line]:
     yield layer_rows("zeros_given", SMALL, 4, scalars=NO_BOUND, covers="0.0 given: no bound")
+    yield layer_rows("deep_steps", GROUPS, 6, regime="deep_steps", covers=OF_STEPS)
 
 
 SCALARS: dict[str, Rows] = {
@@ -67,5 +78,6 @@ SCALARS: dict[str, Rows] = {
     "kda_decode_packed_k_last": packed(of_decode), "kda_decode_pool_k_last": of_pool,
     "kda_decode_pool_k_last_bf16_state": of_pool, "kda_verify_k_last": of_verify,
     "kda_prefill_raw_gates": of_raw_prefill, "kda_prefill_k_last": of_prefill, "kda_prefill_k_first": of_prefill,
-    "kda_prefill_checkpoints": of_checkpoints, "kda_layer_prefill": of_layer, "kda_layer_decode": of_layer_decode,
+    "kda_prefill_checkpoints": of_checkpoints, "kda_prefill_backward_k_last": of_backward,
+    "kda_layer_prefill": of_layer, "kda_layer_decode": of_layer_decode,
 }  # fmt: skip

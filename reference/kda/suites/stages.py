@@ -6,6 +6,7 @@ from typing import Any
 from .rows import D120, GROUPS, OF_GATES, SMALL, SMALL_128, Line, Rows, prefill
 
 MHA = "synthetic-mha-2x2-d64"
+DEPTHS = (4, 5, 4, 3, 4, 6, 1, 4, 5, 4, 4, 5, 3, 4, 4, 5, 4, 66)  # two sequences of each
 
 
 def stage(name: str, preset: str, regime: str, lengths: tuple[int, ...], counted: bool, **more: Any) -> Line:
@@ -32,6 +33,9 @@ def stage_conformance(counted: bool, of_state: bool, scaled: bool) -> Iterator[L
     alike = (64, 30) if counted else (10, 7)
     yield stage("same_key", SMALL, "same_key", alike, counted, covers="a triangular system far from the identity")
     yield stage("one_large", GROUPS, "one_large_state", (33, 64, 1), counted, covers="one large state among small ones")
+    if counted:  # wy reads no state that would show what a gate leaves
+        covers = "from alpha of almost 1 to e^-80, each before a state as large as that is small"
+        yield stage("every_depth", GROUPS, "every_depth", DEPTHS, counted, covers=covers)
     yield stage("padded", MHA, "typical", (70, 70), counted, covers="sequences equally long: a padded batch")
     yield stage("no_tokens", SMALL, "typical", (0, 0), counted, covers="no chunk at all")
     yield stage("head_size_128", SMALL_128, "mild_decay", (65, 3), counted, covers="the head size of models")

@@ -158,7 +158,8 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
     "a slot": ("pool", {4: torch.tensor([0, -1, 5])}, ValueError, "read_slots[2] is 5: slots 0 to 4 are served"),
     "an interval": ("checkpoints", {9: 65}, ValueError, "checkpoint_interval=65: positive multiples of 64 are served"),
     "a checkpoint": ("checkpoints", {8: 2}, ValueError, "checkpoint_cu_starts must be [0, 1, 1], as many as whole"),
-    "a bound": ("bounded", {9: 5.0}, ValueError, "lower_bound=5.0: None, 0 and negative numbers are served"),
+    "a bound": ("bounded", {9: 5.0}, ValueError, "lower_bound=5.0: None, 0 and finite negative numbers are served"),
+    "an infinite bound": ("bounded", {9: float("-inf")}, ValueError, "lower_bound=-inf: None, 0 and finite negative"),
 }
 
 

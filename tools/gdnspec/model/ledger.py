@@ -10,6 +10,10 @@ from gdnspec.model.errors import PlacedError
 
 NOTHING_CALLED = "no step calls a kernel: add a prefill, a decode or a verify"
 
+# Steps of one scheduler alone, and the step that the other has for them.
+ON_THE_POOL = {"draft": "verify", "settle": "commit"}
+OFF_THE_POOL = {"verify": "draft and settle", "commit": "settle", "roll_back": "settle, with what counts"}
+
 
 class Ledger(Accounts):
     """What has happened so far. `take` adds one step. Raises `PlacedError` with a pointer into that step."""
@@ -25,6 +29,7 @@ class Ledger(Accounts):
 
     def take(self, step: Any) -> None:
         """One more step."""
+        self._known_here(step.do)
         getattr(self, f"_{step.do}")(step)
         self.number += 1
 
@@ -35,6 +40,14 @@ class Ledger(Accounts):
             raise PlacedError("", f"the session ends with open requests: {names}", "finish each of them")
         if not self.calls:
             raise PlacedError("", NOTHING_CALLED)
+
+    def _known_here(self, do: str) -> None:
+        if self.pooled and do in OFF_THE_POOL:
+            message = "a session on the pool sets drafts aside"
+            raise PlacedError("/do", message, f"{OFF_THE_POOL[do]}, or leave out `pooled`")
+        if not self.pooled and do in ON_THE_POOL:
+            message = "only a session on the pool has a buffer of steps"
+            raise PlacedError("/do", message, f"set `pooled`, or {ON_THE_POOL[do]}")
 
     def _admit(self, step: line_model.Admit) -> None:
         self._new(step.request, "/request")
@@ -95,10 +108,6 @@ class Ledger(Accounts):
         self.open[step.new] = Held(step.slot, source.tokens, 0, source.tokens)
 
     def _verify(self, step: line_model.Verify) -> None:
-        if self.pooled:
-            raise PlacedError(
-                "/do", "a session on the pool sets drafts aside", "draft and settle, or leave out `pooled`"
-            )
         if self.states != "float32":
             message = f"no definition verifies drafts on {self.states} states: use float32 states, or decode"
             raise PlacedError("/do", message)
@@ -151,8 +160,6 @@ class Ledger(Accounts):
         one.tokens, one.accepted = tokens, step.accept
 
     def _draft(self, step: line_model.DraftStep) -> None:
-        if not self.pooled:
-            raise PlacedError("/do", "only a session on the pool has a buffer of steps", "set `pooled`, or verify")
         if self.drafted not in (None, step.drafts):
             message = f"the buffer of steps has {self.drafted} tokens for each row, not {step.drafts}"
             raise PlacedError("/drafts", message, "use one number in all steps of the session")

@@ -1,6 +1,7 @@
 """A workload: one line of definitions/<family>/<name>/workloads.jsonl, or of another file in the same format."""
 
-from math import prod
+from math import inf, isfinite, prod
+from struct import pack, unpack
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -10,7 +11,7 @@ from gdnspec.model.base import Model
 from gdnspec.model.budget import LIMITS, METRICS, Metric, freeze
 from gdnspec.model.definition import Definition
 from gdnspec.model.dtypes import INTEGERS
-from gdnspec.model.elements import Name, Scope, Text
+from gdnspec.model.elements import Name, Scope, Tensor, Text
 from gdnspec.model.errors import PlacedError, nearest
 from gdnspec.model.preset import Preset
 
@@ -31,6 +32,23 @@ class Emulators(Model):
 
     names: Name
     errors: dict[Name, dict[Metric, list[Figure]]]
+
+
+def _not_held(value: float, scalar: Tensor) -> str | None:
+    """Why a scalar input cannot have this value; None if it can."""
+    if scalar.dtype == "float32":  # a solution gets the value in this type, and the reference as it is
+        try:
+            held = unpack("f", pack("f", value))[0]
+        except OverflowError:
+            held = inf
+        if not isfinite(held) or (value and not held):
+            return f"is {value}, which is {held} as a float32"
+    low, high = scalar.domain or (None, None)
+    if low is not None and value < low:
+        return f"is {value}, below {low}, the least of its domain"
+    if high is not None and value > high:
+        return f"is {value}, above {high}, the largest of its domain"
+    return None
 
 
 class _Asked:
@@ -203,6 +221,8 @@ class Workload(Model):
             dtype = inputs[name].dtype
             if isinstance(value, bool) != (dtype == "bool") or (dtype in INTEGERS and type(value) is not int):
                 raise PlacedError(f"/scalars/{name}", f"{name!r} takes a {dtype}")
+            if (why := _not_held(value, inputs[name])) is not None:
+                raise PlacedError(f"/scalars/{name}", f"{name!r} {why}")
         for name in scalars:
             if not inputs[name].optional and name not in self.scalars:
                 raise PlacedError("/scalars", f"no value for {name!r}, which is not optional")

@@ -28,6 +28,7 @@ from gdnspec.model.family_file import FamilyFile
 from gdnspec.model.fault import KNOWN_BAD_FILE, TABLE_FILE, KnownBad
 from gdnspec.model.loading import is_file, jsonl, load, load_lines, parse_json
 from gdnspec.model.result import CheckResult
+from gdnspec.model.workload import Workload
 
 NAMED = (DEFINITION_FILE, FAMILY_FILE, PRESETS_FILE, MANIFEST, TABLE_FILE, KNOWN_BAD_FILE)
 KINDS = f"{', '.join(NAMED)}, *.jsonl, *.safetensors, {CARRIED}/*.json, or a folder of these"
@@ -131,8 +132,7 @@ def _one(file: Path, definition: str | None) -> None:
         elif "steps" in first:
             load_sessions(file, _with_sessions(file))
         else:
-            owner = _owner(file, file.parent, definition)
-            by_name(owner) if file == owner.workloads_file else load_workloads(file, owner)
+            _workloads(file, _owner(file, file.parent, definition))
     elif file.suffix == ".safetensors":
         _tensors(file, _owner(file, file.parents[1], definition))
     elif not file.exists():
@@ -196,8 +196,17 @@ def _owner(file: Path, folder: Path, definition: str | None) -> Found:
     raise SpecError([Problem(file, "is in no definition's folder: name its definition with --definition", hint=hint)])
 
 
+def _workloads(file: Path, found: Found) -> None:
+    if file == found.workloads_file:
+        by_name(found)  # its tensors are files of their own, which a folder is validated with
+        return
+    for line in load_workloads(file, found):
+        if line.tensors is not None:
+            _recorded(found.at(file).tensors(line.tensors), found, line)
+
+
 def _tensors(file: Path, found: Found) -> None:
-    from gdnspec.inputs.raw import digest, hold_to, read_inputs
+    from gdnspec.inputs.raw import read_inputs
 
     definition = found.definition
     lines = [
@@ -206,12 +215,19 @@ def _tensors(file: Path, found: Found) -> None:
     if not lines:  # recorded, but not used by a workload yet: optional inputs may be absent
         read_inputs(file, definition, _absent(file, found))
     for line in lines:
-        tensors = read_inputs(file, definition, line.omit)
-        hold_to(file, tensors, definition, line.scope(definition, catalog.preset_of(found, line)))
-        found_hash = digest((name, t.dtype, t.shape, t.data) for name, t in tensors.items())
-        if line.sha256 is not None and line.sha256 != found_hash:
-            message = f"workload {line.name!r} says sha256 {line.sha256[:12]}.., the inputs have {found_hash[:12]}.."
-            raise SpecError([Problem(file, message)])
+        _recorded(file, found, line)
+
+
+def _recorded(file: Path, found: Found, line: Workload) -> None:
+    """Holds a file of tensors to the workload that names it. Raises `SpecError`."""
+    from gdnspec.inputs.raw import digest, hold_to, read_inputs
+
+    tensors = read_inputs(file, found.definition, line.omit)
+    hold_to(file, tensors, found.definition, line.scope(found.definition, catalog.preset_of(found, line)))
+    found_hash = digest((name, t.dtype, t.shape, t.data) for name, t in tensors.items())
+    if line.sha256 is not None and line.sha256 != found_hash:
+        message = f"workload {line.name!r} says sha256 {line.sha256[:12]}.., the inputs have {found_hash[:12]}.."
+        raise SpecError([Problem(file, message)])
 
 
 def _absent(file: Path, found: Found) -> list[str]:
