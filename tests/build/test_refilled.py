@@ -61,6 +61,18 @@ def test_a_ring_needs_one_place_more_than_are_filled_ahead(places: int, pendings
     assert refilled(LOOP.format(places=places, pendings=pendings)) == found
 
 
+def test_a_wait_on_a_condition_ends_no_product() -> None:
+    """It comes behind the copy, and not in every turn."""
+    wait = "      %z:2 = ttng.warp_group_dot_wait %w#0, %tile {pendings = 0 : i32} : tensor<64x64xf32>\n"
+    behind = f"      scf.if %last {{\n  {wait}      }}\n      scf.yield"
+    for places, found in ((2, ["%x"]), (3, [])):
+        assert refilled(LOOP.format(places=places, pendings=1).replace("      scf.yield", behind)) == found
+        assert (
+            refilled(LOOP.format(places=places, pendings=1).replace("      scf.yield", f"{wait}      scf.yield"))
+            == found
+        )
+
+
 def test_names_of_one_loop_mean_something_else_in_the_next() -> None:
     other = LOOP.format(places=3, pendings=1).replace("%x", "%y")
     assert refilled(LOOP.format(places=3, pendings=1) + other) == []

@@ -282,7 +282,9 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
     of_long = [kernel for kernel in kernels if kernel.name.startswith("gdn_long_kernel")]
     assert [kernel.registers for kernel in of_long] == [168] * 2
     order = [kernel for kernel in kernels if kernel.name.startswith("gdn_order_kernel")]
-    assert len(kernels) == len(advance) + len(prepare) + len(staying) + len(preparing) + len(of_long) + len(order)
+    few = [kernel for kernel in kernels if kernel.name.startswith("gdn_few_kernel")]
+    assert [kernel.registers for kernel in few] == [56] * 2
+    assert len(kernels) == sum(map(len, (advance, prepare, staying, preparing, of_long, few, order)))
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised

@@ -18,7 +18,7 @@ RING = re.compile(r"(%[\w#]+) = ttg\.local_alloc : \(\) -> !ttg\.memdesc<(\d+)x"
 PART = re.compile(r"(%[\w#]+) = ttg\.memdesc_(?:index|trans) (%[\w#]+)")
 COPY = re.compile(r"(?:ttg\.async_copy_global_to_local [^,]+,|ttng\.async_tma_copy_global_to_local \S+) (%[\w#]+)")
 PRODUCT = re.compile(r"ttng\.warp_group_dot (%[\w#]+), (%[\w#]+),.*isAsync = true")
-WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = (\d+)")
+WAIT = re.compile(r"( *)(?:%.* = )?ttng\.warp_group_dot_wait .*pendings = (\d+)")
 
 
 @dataclass
@@ -27,6 +27,7 @@ class _Loop:
     ahead: dict[str, int]  # by ring: how often it was filled before the loop
     filled: set[str] = field(default_factory=set)  # in the loop
     under_way: list[set[str]] = field(default_factory=list)  # what products read that no wait has ended
+    met: set[str] = field(default_factory=set)  # what was filled meanwhile
 
 
 def refilled(ttgir: str) -> list[str]:
@@ -51,13 +52,14 @@ def refilled(ttgir: str) -> list[str]:
             ahead[name] = ahead.get(name, 0) + 1
             for loop in loops:
                 loop.filled.add(name)
+                loop.met |= {name} & set().union(*loop.under_way)
         elif loops and (product := PRODUCT.search(line)):
             loops[-1].under_way.append({ring_of.get(product[at], "") for at in (1, 2)})
-        elif loops and (wait := WAIT.search(line)):
-            loops[-1].under_way = loops[-1].under_way[-int(wait[1]) :] if int(wait[1]) else []
+        elif loops and (wait := WAIT.match(line)) and wait[1] == loops[-1].indent + "  ":  # not on a condition
+            loops[-1].under_way = loops[-1].under_way[-int(wait[2]) :] if int(wait[2]) else []
     return found
 
 
 def _too_few(loop: _Loop, places: dict[str, int]) -> list[str]:
-    read = set().union(*loop.under_way) & loop.filled & places.keys()
+    read = (set().union(*loop.under_way) & loop.filled | loop.met) & places.keys()
     return sorted(ring for ring in read if places[ring] <= loop.ahead.get(ring, 0))
