@@ -55,7 +55,7 @@ def refilled(ttgir: str) -> list[str]:
                 loop.met |= {name} & set().union(*loop.under_way)
         elif loops and (product := PRODUCT.search(line)):
             loops[-1].under_way.append({ring_of.get(product[at], "") for at in (1, 2)})
-        elif loops and (wait := WAIT.match(line)) and wait[1] == loops[-1].indent + "  ":  # not on a condition
+        elif loops and (wait := WAIT.match(line)) and wait[1] == loops[-1].indent + "  ":  # one in a branch may not run
             loops[-1].under_way = loops[-1].under_way[-int(wait[2]) :] if int(wait[2]) else []
     return found
 
