@@ -30,8 +30,9 @@ static_assert(2 * kLongAdvanceRegisters + kLongPrepareRegisters <= 65536 / kLong
 template <class E>
 __global__ void __launch_bounds__(kLongThreads, 1)
     gdn_long_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
-  if (p.one_up_to > 0 && !one_has_it(p)) {  // two kernels have it: whoever waits for this one waits for them
-    if (blockIdx.x == 0) wait_for_last();
+  let_next_begin();  // two kernels behind it, of which each block leaves at once if this one has the call
+  if (p.one_up_to > 0 && !one_has_it(p)) {
+    if (blockIdx.x == 0) wait_for_last();  // so that who waits for this waits for the order of sequences
     return;
   }
   DYNAMIC_SHARED(memory);

@@ -13,6 +13,40 @@
 
 namespace {
 
+// This thread's part of half of a state, of key channels from `first` on, two at a time: four at a time, by way of the neighbour's
+// registers (state.cuh), take longer here. Null: zeros.
+__device__ __forceinline__ void load_half(float (&half)[32], const float* from, int first, bool k_first) {
+  const int lane = lane_here(), row = 16 * anew(threadIdx.x / 32) + lane / 4;  // nothing of this is kept over chunks
+  const int column = first + 2 * (lane % 4);
+  if (from == nullptr) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) half[i] = 0.f;
+  } else if (k_first) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) half[i] = from[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * kStaySize];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+      const float2 pair = *reinterpret_cast<const float2*>(from + (row + i % 4 / 2 * 8) * kStaySize + column + i / 4 * 8);
+      half[i] = pair.x, half[i + 1] = pair.y;
+    }
+  }
+}
+__device__ __forceinline__ void save_half(const float (&half)[32], float* to, int first, bool k_first) {
+  const int lane = lane_here(), row = 16 * anew(threadIdx.x / 32) + lane / 4;
+  const int column = first + 2 * (lane % 4);
+  if (k_first) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * kStaySize] = half[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+      float* const pair = to + (row + i % 4 / 2 * 8) * kStaySize + column + i / 4 * 8;
+      *reinterpret_cast<float2*>(pair) = make_float2(half[i], half[i + 1]);
+    }
+  }
+}
+
 // A warpgroup's 64 value channels.
 template <class E>
 __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) {
@@ -261,52 +295,77 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       }
     }
   };
-#pragma unroll 1
-  for (;; ++turn) {
+  // Where a turn's state is in a tensor of states: so that the compiler knows that to be in global memory.
+  const auto state_of = [&](const Work& work) { return (static_cast<int64_t>(work.n) * p.H + work.h) * kStaySize * kStaySize; };
+  // What the block has next, and where its state is.
+  const auto take_turn = [&](const float*& from) {
     barrier_wait(shared_address(&s.told[turn % kLongTurns]), turn / kLongTurns & 1);
     const Work& work = s.work[turn % kLongTurns];
     const int chunks = __shfl_sync(kAllLanes, work.chunks, 0);
+    from = chunks < 0 || p.initial_state == nullptr ? nullptr : p.initial_state + state_of(work);
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(&s.taken[turn % kLongTurns]));
-    if (chunks < 0) break;
-    const int row = wg * kSlice + 16 * (anew(threadIdx.x / 32) % 4) + lane_here() / 4;
-    load_state<kStaySize>(S, work, work.from, p.k_first, row, 2 * (lane_here() % 4));
-    if (chunks > 0) {
-      v_here = decays_here = k_here = 0;
-      // While the state comes. A turn's last chunk has left to the next turn what its loop would find ahead.
+    return chunks;
+  };
+  // The same, of what has chunks. Other states go as they come: those would otherwise be kept apart from what has been multiplied.
+  const auto take_next = [&](const float*& from) {
+    int chunks = take_turn(from);
 #pragma unroll 1
-      for (uint32_t c = n == 0 ? 0 : n + kAhead; c <= n + kAhead; ++c) {
-        begin_products(c);
-        wgmma_wait<0>();
-        settle(z);
-        if (c >= kInverters) {
-          const uint32_t before = c - kInverters;
-          barrier_wait(shared_address(s.inverted) + 8 * (before % kLongKeys), before / kLongKeys & 1);
-        }
-        write_products(c);
-      }
-      if (n == 0) {
-        begin_scores(0);
-        wgmma_wait<0>();
-        settle(z);
-        write_scores();
-      }
-      wait_decays();
-      pack_state(0), pack_state(1);
-      load_all();
-      scale_state();  // here, where nothing is under way: else the compiler waits for it
-      begin(kFirst), begin(kSecond);
-      find_v(std::true_type{});
-#pragma unroll 1
-      for (int more = chunks - 1; more > 0; --more) {
-        use_v(std::false_type{});
-        find_v(std::false_type{});
-      }
-      use_v(std::true_type{});
-      __syncwarp();
-      barrier_arrive_if(leaves(), values_left());
+    while (chunks == 0) {
+      float* const to = p.final_state + state_of(s.work[turn % kLongTurns]);
+      load_half(x, from, 0, p.k_first), save_half(x, to, 0, p.k_first);
+      load_half(x, from, 64, p.k_first), save_half(x, to, 64, p.k_first);
+      ++turn;
+      chunks = take_turn(from);
     }
-    save_state<kStaySize>(S, work, work.to, p.k_first);
+    return chunks;
+  };
+  const float* from;
+  int chunks = take_next(from);
+  load_half(S[0], from, 0, p.k_first), load_half(S[1], from, 64, p.k_first);
+#pragma unroll 1
+  while (chunks > 0) {
+    v_here = decays_here = k_here = 0;
+    // While the state comes. A turn's last chunk has left to the next turn what its loop would find ahead.
+#pragma unroll 1
+    for (uint32_t c = n == 0 ? 0 : n + kAhead; c <= n + kAhead; ++c) {
+      begin_products(c);
+      wgmma_wait<0>();
+      settle(z);
+      if (c >= kInverters) {
+        const uint32_t before = c - kInverters;
+        barrier_wait(shared_address(s.inverted) + 8 * (before % kLongKeys), before / kLongKeys & 1);
+      }
+      write_products(c);
+    }
+    if (n == 0) {
+      begin_scores(0);
+      wgmma_wait<0>();
+      settle(z);
+      write_scores();
+    }
+    wait_decays();
+    pack_state(0), pack_state(1);
+    load_all();
+    scale_state();  // here, where nothing is under way: else the compiler waits for it
+    begin(kFirst), begin(kSecond);
+    find_v(std::true_type{});
+#pragma unroll 1
+    for (int more = chunks - 1; more > 0; --more) {
+      use_v(std::false_type{});
+      find_v(std::false_type{});
+    }
+    use_v(std::true_type{});
+    __syncwarp();
+    barrier_arrive_if(leaves(), values_left());
+    float* const to = p.final_state + state_of(s.work[turn % kLongTurns]);  // its place is another turn's once the next is taken
+    ++turn;
+    chunks = take_next(from);
+    // The next state is asked for before this one leaves: what comes behind so many stores waits for them.
+    load_half(x, from, 0, p.k_first), load_half(o, from, 64, p.k_first);
+    save_half(S[0], to, 0, p.k_first), save_half(S[1], to, 64, p.k_first);
+#pragma unroll
+    for (int e = 0; e < 32; ++e) S[0][e] = x[e], S[1][e] = o[e];
   }
 }
 

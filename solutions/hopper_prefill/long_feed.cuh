@@ -64,7 +64,7 @@ struct LongFeeder : TurnFeeder {
     if (lane_here() == 0) {
       Work& work = s.work[number % kLongTurns];
       const int64_t state = (static_cast<int64_t>(turn.n) * p.H + turn.h) * kStaySize * kStaySize;
-      work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
+      work.n = turn.n, work.h = turn.h, work.chunks = turn.chunks, work.slice = 0, work.start = turn.start, work.end = turn.end;
       work.identity = false;
       work.from = p.initial_state == nullptr ? nullptr : p.initial_state + state;
       work.to = p.final_state + state;

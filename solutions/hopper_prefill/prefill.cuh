@@ -32,9 +32,8 @@ __global__ void __launch_bounds__(threads_of(Groups), kBlocksTogether<D, Groups,
   if constexpr (!Output) let_next_begin();
   if constexpr (D == kStaySize && Groups == 2 && Output && !Checkpoints) {
     if (p.one_up_to > 0) {
-      let_next_begin();
-      if (one_has_it(p)) {
-        if (blockIdx.y + blockIdx.z == 0) wait_for_last();  // for the order of sequences, so that who waits for this waits for that
+      if (one_has_it(p)) {  // which comes before this kernel: who waits for this one waits for that
+        if (blockIdx.y + blockIdx.z == 0) wait_for_last();
         return;
       }
     }

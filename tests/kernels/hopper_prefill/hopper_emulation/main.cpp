@@ -51,6 +51,10 @@ void launch_long_early(const Problem& p, const Maps& maps) {
   }
 }
 
+void launch_order(const Problem& p) {
+  launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
+}
+
 template <class E, int Slices, bool Checkpoints>
 void launch_all(Problem p, const Maps& maps) {
   const auto grid_of = [&](int slices, int64_t z) {
@@ -64,7 +68,10 @@ void launch_all(Problem p, const Maps& maps) {
   Group group = p.length != 1 ? Group{1, shared} : p.H % 2 != 0 ? Group{1, 1} : Group{2, 1};
   group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
   constexpr bool kWithP = !finds_p(Slices);
-  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N + (p.stays != 0)), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
+  const Place chunks{static_cast<unsigned>(p.tokens / kChunk + p.N + finds_order(p)), static_cast<unsigned>(p.H / (group.units * group.heads)), 1};
+  const std::vector<unsigned char> before = written(p);
+  if (p.one_up_to != 0) launch_order(p), launch_long_early<E>(p, maps);
+  const std::vector<unsigned char> between = written(p);
   launch(chunks, 128, prepare_bytes<kSize>(group.units, kWithP),
          [&] { gdn_prepare_kernel<E, kSize, kWithP>(p, maps.q, maps.k, group); });
   if constexpr (kSize == kStaySize && Slices == 2) {
@@ -81,17 +88,9 @@ void launch_all(Problem p, const Maps& maps) {
     launch(grid_of(2 * (kSize / kSlice), p.segments), threads_of(1), sizeof(Shared<kSize, 1, false>),
            [&] { gdn_prefill_kernel<E, kSize, 1, false, false>(p, maps); }, kBlocksTogether<kSize, 1, false>);
   }
-  const std::vector<unsigned char> before = written(p);
   launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
-  if (p.one_up_to == 0) return;
-  const std::vector<unsigned char> between = written(p);
-  launch_long_early<E>(p, maps);
-  if ((before == between) == (between == written(p))) fail("one kernel has the call and two have it, or nobody");
-}
-
-void launch_order(const Problem& p) {
-  launch({1, 1, 1}, kOrderThreads, kBins * sizeof(int), [&] { gdn_order_kernel<kOrderThreads>(p); });
+  if (p.one_up_to != 0 && (before == between) == (between == written(p))) fail("one kernel has the call and two have it, or nobody");
 }
 
 template <class E>
