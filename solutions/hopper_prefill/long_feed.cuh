@@ -176,7 +176,6 @@ struct LongFeeder : TurnFeeder {
   }
 
   __device__ __forceinline__ void run() {
-    prefetch_first_state(p);
     wait_for_last();
     fence_async_memory();
     Turn turn = find(blockIdx.x);

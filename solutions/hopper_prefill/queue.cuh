@@ -16,15 +16,6 @@ __device__ __forceinline__ int bin_of_sequence(const Problem& p, int n) { return
 // Whether the sequence is not in the queue: others advance it token by token.
 __device__ __forceinline__ bool is_few(const Problem& p, int n) { return bound(p, n + 1) - bound(p, n) <= p.few && p.few > 0; }
 
-// By a warp, of a block that stays: while others find the order, the state comes to L2 that the block has first if sequences are
-// as long as each other.
-__device__ __forceinline__ void prefetch_first_state(const Problem& p) {
-  if (p.initial_state == nullptr || p.few > 0 || static_cast<int>(blockIdx.x) >= p.N * p.H) return;
-  constexpr int kState = kStaySize * kStaySize;
-  if (lane_here() == 0) prefetch_bytes(p.initial_state + static_cast<int64_t>(blockIdx.x) * kState, kState * 4);
-  __syncwarp();
-}
-
 // By a warp: each bin becomes the number of sequences in those before it.
 __device__ __forceinline__ void add_up_bins(int* bins) {
   constexpr int kOfLane = kBins / 32;

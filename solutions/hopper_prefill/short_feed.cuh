@@ -142,7 +142,6 @@ struct ShortFeeder : TurnFeeder {
   }
 
   __device__ __forceinline__ void run() {
-    prefetch_first_state(p);
     wait_for_last();
     fence_async_memory();
     Turn turn = find(blockIdx.x);

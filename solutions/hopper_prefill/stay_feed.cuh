@@ -89,7 +89,6 @@ struct StayFeeder {
   }
 
   __device__ __forceinline__ void run() {
-    prefetch_first_state(p);
     wait_for_last();
     fence_async_memory();
     Turn turn = find(blockIdx.x);
