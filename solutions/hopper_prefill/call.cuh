@@ -137,7 +137,7 @@ void prefill(bool k_first, const ffi::TensorView& q, const ffi::TensorView& k, c
 #endif
   const int halves = static_cast<int>(D) / 64;
   const Maps maps{boxes(q, halves), boxes(k, halves), boxes(v, how.groups), boxes(output, how.groups), boxes(v, 1), boxes(output, 1),
-                  how.stays ? state_boxes(p.initial_state, N * H * D) : CUtensorMap{}};
+                  how.ahead || how.one_up_to > 0 ? long_states(p) : how.stays ? state_boxes(p.initial_state, N * H * D) : CUtensorMap{}};
   const auto run = [&](auto launched) { launched(p, maps, places, how, multiprocessors, stream); };
   const auto run_typed = [&]<class E>() {
     if constexpr (kShortFits) {

@@ -111,6 +111,13 @@ __device__ __forceinline__ void load_state_part(uint32_t to, const CUtensorMap* 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
       ::"r"(to), "l"(map), "r"(0), "r"(row), "r"(box), "r"(bar) : "memory");
 }
+// The other way, where `this_lane` says so: without a branch.
+__device__ __forceinline__ void store_state_part_if(bool this_lane, const CUtensorMap* map, uint32_t from, int row, int box) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;\n}"
+      ::"l"(map), "r"(from), "r"(0), "r"(row), "r"(box), "r"(static_cast<int>(this_lane)) : "memory");
+}
 // A number, and that this lane's are there: each lane says so, once, for itself.
 __device__ __forceinline__ void copy_number(uint32_t to, const float* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");

@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kLongThreads, 1)
   __syncthreads();
   if (wg < 2) {
     registers_up<kLongAdvanceRegisters>();
-    advance_long<E>(p, s, wg);
+    advance_long<E>(p, s, maps.states, wg);
   } else {
     registers_down<kLongPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);

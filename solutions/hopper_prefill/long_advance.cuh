@@ -32,24 +32,20 @@ __device__ __forceinline__ void load_half(float (&half)[32], const float* from, 
     }
   }
 }
-__device__ __forceinline__ void save_half(const float (&half)[32], float* to, int first, bool k_first) {
-  const int lane = lane_here(), row = 16 * anew(threadIdx.x / 32) + lane / 4;
-  const int column = first + 2 * (lane % 4);
-  if (k_first) {
+// As [K, V].
+__device__ __forceinline__ void save_half(const float (&half)[32], float* to, int first) {
+  const int lane = lane_here(), row = 16 * anew(threadIdx.x / 32) + lane / 4, column = first + 2 * (lane % 4);
 #pragma unroll
-    for (int i = 0; i < 32; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * kStaySize] = half[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      float* const pair = to + (row + i % 4 / 2 * 8) * kStaySize + column + i / 4 * 8;
-      *reinterpret_cast<float2*>(pair) = make_float2(half[i], half[i + 1]);
-    }
-  }
+  for (int i = 0; i < 32; ++i) to[row + i % 4 / 2 * 8 + (column + i / 4 * 8 + i % 2) * kStaySize] = half[i];
 }
+
+constexpr int kBetweenTurns = 1;                          // the named barrier of those who advance
+constexpr int kRowsOfWarp = 16, kHalfRowBytes = 64 * 4;  // of a state
+static_assert(4 * kRowsOfWarp * kHalfRowBytes == 2 * kBoxBytes);
 
 // A warpgroup's 64 value channels.
 template <class E>
-__device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) {
+__device__ __forceinline__ void advance_long(const Problem& p, Long& s, const CUtensorMap& states, int wg) {
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = threadIdx.x % 32;
   constexpr uint32_t kKeysBytes = sizeof(s.keys[0]), kQueriesBytes = sizeof(s.queries[0]), kValuesBytes = sizeof(s.values[0]);
   constexpr uint32_t kTile = offsetof(LongKeys, tile), kDecays = kTile + offsetof(StateTile, decays), kP = offsetof(LongQueries, P);
@@ -161,7 +157,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
   // Two parts of a chunk, so that no product is under way where the loop begins anew: the compiler would wait for it.
   //
   // A chunk up to T_22, while its S K^T is under way.
-  const auto find_v = [&](auto is_first) {
+  const auto find_v = [&](auto is_first, bool goes_on) {
     if constexpr (!is_first) wait_decays(), load_all();
     wgmma_fence();
     multiply<E, 0, 8>(o, state_bits, queries());  // S Q^T
@@ -211,7 +207,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     wgmma_commit();
     // Meanwhile. The upper half of V' waits for Q K^T, whose sums are where it will be.
     __syncwarp();
-    barrier_arrive_if(leaves(), of_queries(s.q_empty));
+    barrier_arrive_if(leaves() && goes_on, of_queries(s.q_empty));
     barrier_wait_unless(p_here, of_queries(s.found), queries_parity());
     write_scores();
     wgmma_wait<0>();
@@ -272,8 +268,8 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     settle(S[1]);
     keep(decayed);
     __syncwarp();
-    barrier_arrive_if(leaves(), keys_left);
     if constexpr (!is_last) {
+      barrier_arrive_if(leaves(), keys_left);
       pack_state(1);
       begin(kSecond);
     }
@@ -295,14 +291,39 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
       }
     }
   };
-  // Where a turn's state is in a tensor of states: so that the compiler knows that to be in global memory.
-  const auto state_of = [&](const Work& work) { return (static_cast<int64_t>(work.n) * p.H + work.h) * kStaySize * kStaySize; };
+  // A turn's state leaves from where keys and queries of its last chunk were, of which each warp has a part. So these are left later:
+  // once the next turn's first product is under way.
+  const auto leave_last = [&] {
+    const uint32_t last = n - 1;
+    stored_read();
+    __syncwarp();
+    const bool any = leaves() && n > 0;
+    barrier_arrive_if(any, shared_address(s.keys_empty) + 8 * (last % kLongKeys));
+    barrier_arrive_if(any, shared_address(s.q_empty) + 8 * (last % kLongQueries));
+  };
+  const auto stage = [&](const float(&half)[32], int row, int box) {
+    const uint32_t last = n - 1, place = (wg == 0 ? keys_of(last) : queries_of(last)) + warp * kRowsOfWarp * kHalfRowBytes;
+    const int lane = lane_here();
+    const uint32_t at = place + swizzled(lane / 4, lane % 4 / 2) + lane % 2 * 8;
+    stored_read();
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+      store_pair((at + i / 16 * kRowsOfWarp * 128 + i % 4 / 2 * 1024) ^ (i / 4 % 4 * 32), half[i], half[i + 1]);
+    }
+    fence_async();
+    __syncwarp();
+    store_state_part_if(lane == 0, &states, place, row, box);
+  };
+  // Which state of a tensor a turn has: so that the compiler knows that to be in global memory.
+  constexpr int kState = kStaySize * kStaySize;
+  const auto pair_of = [&](const Work& work) { return static_cast<int64_t>(work.n) * p.H + work.h; };
   // What the block has next, and where its state is.
   const auto take_turn = [&](const float*& from) {
     barrier_wait(shared_address(&s.told[turn % kLongTurns]), turn / kLongTurns & 1);
     const Work& work = s.work[turn % kLongTurns];
     const int chunks = __shfl_sync(kAllLanes, work.chunks, 0);
-    from = chunks < 0 || p.initial_state == nullptr ? nullptr : p.initial_state + state_of(work);
+    from = chunks < 0 || p.initial_state == nullptr ? nullptr : p.initial_state + pair_of(work) * kState;
     __syncwarp();
     barrier_arrive_if(leaves(), shared_address(&s.taken[turn % kLongTurns]));
     return chunks;
@@ -312,9 +333,11 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     int chunks = take_turn(from);
 #pragma unroll 1
     while (chunks == 0) {
-      float* const to = p.final_state + state_of(s.work[turn % kLongTurns]);
-      load_half(x, from, 0, p.k_first), save_half(x, to, 0, p.k_first);
-      load_half(x, from, 64, p.k_first), save_half(x, to, 64, p.k_first);
+      float* const to = p.final_state + pair_of(s.work[turn % kLongTurns]) * kState;
+      for (int e = 16 * kStaySize * anew(threadIdx.x / 32) + 4 * lane_here(), end = e + 16 * kStaySize; e < end; e += 128) {
+        const float4 four = from == nullptr ? float4{} : *reinterpret_cast<const float4*>(from + e);
+        *reinterpret_cast<float4*>(to + e) = four;
+      }
       ++turn;
       chunks = take_turn(from);
     }
@@ -349,24 +372,32 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, int wg) 
     load_all();
     scale_state();  // here, where nothing is under way: else the compiler waits for it
     begin(kFirst), begin(kSecond);
-    find_v(std::true_type{});
+    leave_last();
+    find_v(std::true_type{}, chunks > 1);
 #pragma unroll 1
     for (int more = chunks - 1; more > 0; --more) {
       use_v(std::false_type{});
-      find_v(std::false_type{});
+      find_v(std::false_type{}, more > 1);
     }
     use_v(std::true_type{});
     __syncwarp();
     barrier_arrive_if(leaves(), values_left());
-    float* const to = p.final_state + state_of(s.work[turn % kLongTurns]);  // its place is another turn's once the next is taken
+    const int64_t pair = pair_of(s.work[turn % kLongTurns]);  // its place is another turn's once the next is taken
     ++turn;
     chunks = take_next(from);
     // The next state is asked for before this one leaves: what comes behind so many stores waits for them.
     load_half(x, from, 0, p.k_first), load_half(o, from, 64, p.k_first);
-    save_half(S[0], to, 0, p.k_first), save_half(S[1], to, 64, p.k_first);
+    named_barrier(kBetweenTurns, 256);  // nobody reads those keys and queries any more
+    if (p.k_first) {
+      save_half(S[0], p.final_state + pair * kState, 0), save_half(S[1], p.final_state + pair * kState, 64);
+    } else {
+      const int row = static_cast<int>(pair) * kStaySize + 16 * (anew(threadIdx.x / 32));
+      stage(S[0], row, 0), stage(S[1], row, 2);
+    }
 #pragma unroll
     for (int e = 0; e < 32; ++e) S[0][e] = x[e], S[1][e] = o[e];
   }
+  stored_all();
 }
 
 }  // namespace

@@ -159,7 +159,6 @@ struct LongFeeder : TurnFeeder {
   // Says that there is no more to all who invert or find P. Those who find K K^T and Q K^T ahead do so of what is there, for
   // nobody.
   __device__ __forceinline__ void end_chunks() {
-    ask_rest(asked);
     for (uint32_t c = asked; c < asked + kInverters; ++c) {
       const uint32_t i = c % kLongKeys;
       if (c >= kLongKeys) wait(s.keys_empty, c - kLongKeys);
@@ -170,6 +169,7 @@ struct LongFeeder : TurnFeeder {
       if (lane_here() < kLeavers) barrier_arrive(shared_address(&s.full[i]));
       __syncwarp();
     }
+    ask_rest(asked);  // not before: a turn's first product may be what it waits for
     if (asked >= kLongQueries) wait(s.q_empty, asked - kLongQueries);
     if (lane_here() == 0) barrier_arrive(shared_address(&s.q_landed[asked % kLongQueries]));
     __syncwarp();

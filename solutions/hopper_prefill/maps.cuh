@@ -4,6 +4,7 @@
 
 #include "feed.cuh"
 #include "host_checks.cuh"
+#include "long_advance.cuh"
 #include "short_feed.cuh"
 
 namespace {
@@ -52,6 +53,9 @@ CUtensorMap state_boxes(const float* states, int64_t rows, int of_rows = kStaySi
   TVM_FFI_CHECK(error == CUDA_SUCCESS, RuntimeError) << "cuTensorMapEncodeTiled failed with " << error;
   return map;
 }
+
+// Of a warp that advances long sequences, half of the columns of its rows.
+CUtensorMap long_states(const Problem& p) { return state_boxes(p.final_state, int64_t{p.N} * p.H * kStaySize, kRowsOfWarp, 2); }
 
 ShortMaps short_boxes(const ffi::TensorView& q, const ffi::TensorView& k, const ffi::TensorView& v, const Problem& p) {
   ShortMaps maps{};

@@ -140,6 +140,21 @@ inline void store_bytes_if(bool this_lane, void* to, uint32_t from, int bytes) {
   store(from, bytes, "store_bytes_if", [to, bytes](const std::byte* seen) { std::memcpy(to, seen, bytes); });
 }
 
+// The other way of load_state_part.
+inline void store_state_part_if(bool this_lane, const CUtensorMap* map, uint32_t from, int row, int box) {
+  if (!this_lane) return;
+  require(from % 1024 == 0, "store_state_part_if: misaligned");
+  constexpr int kRowBytes = 128 * 4;
+  const int of_box = map->rows * kBoxRowBytes, bytes = map->halves * of_box;
+  auto* const to = reinterpret_cast<std::byte*>(const_cast<uint16_t*>(map->base)) + static_cast<int64_t>(row) * kRowBytes;
+  store(from, bytes, "store_state_part_if", [to, box, of_box, bytes](const std::byte* seen) {
+    for (int at = 0; at < bytes; at += 4) {
+      const int line = at % of_box / kBoxRowBytes, column = (box + at / of_box) * kBoxRowBytes + at % kBoxRowBytes;
+      std::memcpy(to + static_cast<int64_t>(line) * kRowBytes + column, seen + swizzle_128(at), 4);
+    }
+  });
+}
+
 inline void store_nothing() { stores[running].push_back({0, {}, [](const std::byte*) {}}); }
 
 inline void stored_all() {

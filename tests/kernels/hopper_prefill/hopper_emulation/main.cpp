@@ -47,7 +47,9 @@ std::vector<unsigned char> written(const Problem& p) {
 template <class E>
 void launch_long_early(const Problem& p, const Maps& maps) {
   if constexpr (kLongFits && kSize == kStaySize) {
-    launch({static_cast<unsigned>(p.stays), 1, 1}, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, maps); });
+    Maps its = maps;  // a warp's half of a state's columns
+    its.states = {reinterpret_cast<const uint16_t*>(p.final_state), kStaySize, p.H, p.N, 2, kRowsOfWarp};
+    launch({static_cast<unsigned>(p.stays), 1, 1}, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, its); });
   }
 }
 
