@@ -117,13 +117,13 @@ struct Costs {
     return kLaunch + staying(kLongChunk, kLongTurn, longest, traffic.prepares_and_outputs());
   }
   // The most chunks that the longest sequence may have, of no more than so many, where that kernel is to take less, behind blocks
-  // of two others that leave at once, most of which prepare two heads or more; 0: it never does.
+  // that leave at once instead of preparing two heads or more; 0: it never does.
   int64_t one_up_to(int64_t most, double less) const {
-    const double others = kLaunch + kLeaves * batch.chunks() * batch.heads / 2 / device.multiprocessors;
+    const double leaving = kLeaves * batch.chunks() * batch.heads / 2 / device.multiprocessors;
     int64_t from = 0, to = most + 1;
     while (to - from > 1) {
       const int64_t middle = from + (to - from) / 2;
-      (others + prepares_long(middle) < less ? from : to) = middle;
+      (leaving + prepares_long(middle) < less ? from : to) = middle;
     }
     return from;
   }

@@ -3,8 +3,7 @@
 //   order   ──> all, where blocks prepare their own chunks; without it, where each has one (sequence, head)
 //   order   ──> sequences of few tokens, in the meantime ──> the others, which prepare their own chunks
 //   prepare ──> all, where nothing is cut
-//   order   ──> all in one kernel ──> prepare ──> all, where lengths decide between these: blocks of two of them, or of the first,
-//                                     leave at once. It comes first, so that others leave where it has done
+//   prepare, if they are not to be alone ──> all, or those that prepare their own chunks, as lengths have it
 //   prepare ──> the first segments, with outputs ┐
 //          └──> those between them and the last, ┴──> all but the first, with outputs
 //               states alone: beside the first
@@ -14,9 +13,8 @@
 #include <atomic>
 
 #include "cut.cuh"
+#include "either.cuh"
 #include "few.cuh"
-#include "long.cuh"
-#include "prefill.cuh"
 #include "stay.cuh"
 
 namespace {
@@ -28,6 +26,24 @@ void allow(Kernel kernel, size_t bytes, int device, std::atomic<uint64_t>& allow
   if ((allowed.load() & bit) != 0) return;
   TVM_FFI_CHECK_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
   if (device < 64) allowed.fetch_or(bit);
+}
+
+template <class E, int D, bool WithP>
+void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
+  constexpr auto kernel = gdn_prepare_kernel<E, D, WithP>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, prepare_bytes<D>(2, WithP), p.device, allowed);
+  const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
+  Group group{};
+  group.units = 1, group.heads = std::min(shared, kHeads);
+  while (shared % group.heads != 0) --group.heads;
+  // Two such, where four warps have a head each then, and multiprocessors two blocks.
+  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
+  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
+  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
+  const dim3 grid(static_cast<unsigned>(places + (p.stays != 0)), static_cast<unsigned>(p.H / (group.units * group.heads)));
+  kernel<<<grid, 128, prepare_bytes<D>(group.units, WithP), stream>>>(p, maps.q, maps.k, group);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
 // Of a kernel that begins while the last blocks of the one before are busy, and waits for it itself.
@@ -44,26 +60,6 @@ void launch_early(Kernel kernel, dim3 grid, int threads, size_t bytes, cudaStrea
   config.attrs = &early;
   config.numAttrs = 1;
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
-}
-
-template <class E, int D, bool WithP>
-void launch_prepare(const Problem& p, const Maps& maps, int64_t places, int multiprocessors, cudaStream_t stream) {
-  constexpr auto kernel = gdn_prepare_kernel<E, D, WithP>;
-  static std::atomic<uint64_t> allowed{0};
-  allow(kernel, prepare_bytes<D>(2, WithP), p.device, allowed);
-  const int shared = std::min(p.q_group, p.k_group);  // heads that share q and k: products of them are shared
-  Group group{};
-  group.units = 1, group.heads = std::min(shared, kHeads);
-  while (shared % group.heads != 0) --group.heads;
-  // Two such, where four warps have a head each then, and multiprocessors two blocks.
-  const bool enough = places * p.H / group.heads >= 4 * multiprocessors;
-  if (2 * group.heads <= kHeads && p.H / group.heads % 2 == 0 && enough) group.units = 2;
-  group.of_query_head = p.q_group / group.heads, group.of_key_head = p.k_group / group.heads;
-  const dim3 grid(static_cast<unsigned>(places + finds_order(p)), static_cast<unsigned>(p.H / (group.units * group.heads)));
-  const size_t bytes = prepare_bytes<D>(group.units, WithP);
-  if (p.one_up_to > 0) return launch_early(kernel, grid, 128, bytes, stream, p, maps.q, maps.k, group);
-  kernel<<<grid, 128, bytes, stream>>>(p, maps.q, maps.k, group);
-  TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
 }
 
 constexpr size_t kMoreThanHalf = 116 * 1024;  // of a multiprocessor's shared memory: what asks for it is alone there
@@ -113,41 +109,40 @@ void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, co
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kShortThreads, sizeof(Short), stream, p, maps, parts);
 }
 
-template <class E>
-auto allow_long(int device) {
-  constexpr auto kernel = gdn_long_kernel<E>;
-  static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Long), device, allowed);
-  return kernel;
-}
-
-// Behind the order of sequences.
-template <class E>
-void launch_long_early(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  const auto kernel = allow_long<E>(p.device);
-  launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kLongThreads, sizeof(Long), stream, p, maps);
-}
-
 // Behind the order of sequences, if blocks have several, it may begin early; else it is the call's first kernel, which what is
 // before the call knows nothing of.
 template <class E>
 void launch_long(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  constexpr auto kernel = gdn_long_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Long), p.device, allowed);
+  const dim3 grid(static_cast<unsigned>(p.stays));
   if (p.queue != nullptr) {
     launch_order(p, stream);
-    return launch_long_early<E>(p, maps, stream);
+    return launch_early(kernel, grid, kLongThreads, sizeof(Long), stream, p, maps);
   }
-  allow_long<E>(p.device)<<<p.stays, kLongThreads, sizeof(Long), stream>>>(p, maps);
+  kernel<<<grid, kLongThreads, sizeof(Long), stream>>>(p, maps);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+}
+
+// Behind the kernel that prepares, if it does.
+template <class E>
+void launch_either(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  constexpr auto kernel = gdn_either_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, kEitherBytes, p.device, allowed);
+  const dim3 grid(1, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N + more_blocks(p)));
+  launch_early(kernel, grid, kEitherThreads, kEitherBytes, stream, p, maps);
 }
 
 template <class E, int D, int Groups, bool Checkpoints>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& how, int multiprocessors, cudaStream_t stream) {
-  if constexpr (kLongFits && D == kStaySize && Groups == 2 && !Checkpoints) {
-    if (p.one_up_to > 0) launch_order(p, stream), launch_long_early<E>(p, maps, stream);
-  }
   launch_prepare<E, D, !finds_p(Groups)>(p, maps, places, multiprocessors, stream);
   constexpr int kSlices = D / (Groups * kSlice);
   constexpr bool kAlone = kBlocksTogether<D, Groups, true> == 1;
+  if constexpr (kLongFits && D == kStaySize && Groups == 2 && !Checkpoints) {
+    if (p.one_up_to > 0) return launch_either<E>(p, maps, stream);
+  }
   if (p.length == 0) {
     return launch<E, D, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), kAlone, stream);
   }

@@ -40,9 +40,6 @@ constexpr int prepare_bytes(int units, bool with_p) {
   return kFront + (boxes > work ? boxes : work);
 }
 
-// Whether a block of this kernel finds the order of sequences: where blocks stay that have no other kernel before them.
-__host__ __device__ __forceinline__ bool finds_order(const Problem& p) { return p.stays != 0 && p.one_up_to == 0; }
-
 // A block has a chunk. The grid is (places of chunks, H / (units * heads)); where blocks stay the first one finds their order.
 template <class E, int D, bool WithP>
 __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
@@ -53,17 +50,14 @@ __global__ void __launch_bounds__(128, WithP ? 3 : 5) gdn_prepare_kernel(
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), lane = lane_here();
-  if (finds_order(p) && blockIdx.x == 0) {
+  if (p.stays != 0 && blockIdx.x == 0) {
     if (blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));
     return;
   }
   if constexpr (!WithP && D == kStaySize) {
-    if (p.one_up_to > 0) {
-      if (blockIdx.x + blockIdx.y == 0) wait_for_last();  // so that who waits for this waits for the one kernel and the order
-      if (one_has_it(p)) return;
-    }
+    if (p.one_up_to > 0 && one_has_it(p)) return;  // but for the order, which that one takes
   }
-  const int at = blockIdx.x - finds_order(p);  // of the chunk
+  const int at = blockIdx.x - (p.stays != 0);  // of the chunk
   const auto [first, valid] = find_chunk(p, at);
   if (valid == 0) return;
   const int heads = group.units * group.heads, h = blockIdx.y * heads;
