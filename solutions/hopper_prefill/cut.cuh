@@ -79,7 +79,7 @@ struct Costs {
   // Of blocks that stay, and of those that prepare their own chunks, of short sequences or of long ones: of a chunk, and of a
   // (sequence, head) besides.
   static constexpr double kStayChunk = 3600, kStayTurn = 6000, kShortChunk = 6700, kShortTurn = 2800;
-  static constexpr double kLongChunk = 4700, kLongTurn = 5500;
+  static constexpr double kLongChunk = 4700, kLongTurn = 3500;
   // Of a chunk that is prepared, by heads of k, and by others.
   static constexpr double kOfKeys = 1200, kOfHead = 700;
 
@@ -117,13 +117,13 @@ struct Costs {
     return kLaunch + staying(kLongChunk, kLongTurn, longest, traffic.prepares_and_outputs());
   }
   // The most chunks that the longest sequence may have, of no more than so many, where that kernel is to take less, behind blocks
-  // that leave at once instead of preparing two heads or more; 0: it never does.
+  // of two others that leave at once, most of which prepare two heads or more; 0: it never does.
   int64_t one_up_to(int64_t most, double less) const {
-    const double leaving = kLeaves * batch.chunks() * batch.heads / 2 / device.multiprocessors;
+    const double others = kLaunch + kLeaves * batch.chunks() * batch.heads / 2 / device.multiprocessors;
     int64_t from = 0, to = most + 1;
     while (to - from > 1) {
       const int64_t middle = from + (to - from) / 2;
-      (leaving + prepares_long(middle) < less ? from : to) = middle;
+      (others + prepares_long(middle) < less ? from : to) = middle;
     }
     return from;
   }
@@ -168,32 +168,27 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
   constexpr int64_t kAlone = 1200, kOfTwo = 1650, kAround = 4, kLater = 9000, kSecond = 5800, kJoin = 3300;
   const auto waves = [](int64_t blocks, int64_t places) { return (blocks + places - 1) / places; };
   Cut best{1, 0, 0, false};
-  // .. and of those that are not cut, if all sequences are as long, though they may not be.
-  double least = std::numeric_limits<double>::max(), alike = least;
+  double least = std::numeric_limits<double>::max(), alike = least;  // .. and if all are as long, though they may not be
   const auto offer = [&](double time, const Cut& how) {
     if (time < least) least = time, best = how;
   };
   for (const int groups : {1, 2}) {
     const int64_t blocks = pairs * (groups == 1 ? 2 : 1), cycles = chunk_cycles(groups);
     const double prepared = costs.prepare(groups);
-    const auto uncut = [&](double computed) { return prepared + costs.outputs(computed, groups); };
-    const auto offer_uncut = [&](double computed, const Cut& how) { offer(uncut(computed), how); };
-    const auto as_long = [&](double computed) { alike = std::min(alike, uncut(computed) - (groups == 2 ? costs.shared() : 0)); };
+    const auto offer_uncut = [&](double computed, const Cut& how) { offer(prepared + costs.outputs(computed, groups), how); };
     if (longest > 1) {  // of which each slice may be a block's of its own
       const int64_t one = groups == 2 && may_have_more ? kFindsPCycles : cycles;
       const double turns = static_cast<double>(costs.waves(blocks)) * (each * cycles + Costs::kTurn);
       offer_uncut(std::max<double>(turns, longest * each * one + kPass), {groups, 0, 0, false});
-      as_long(turns);
+      alike = std::min(alike, prepared + costs.outputs(turns, groups) - (groups == 2 ? costs.shared() : 0));
       continue;
     }
     const double besides = many ? Costs::kTurn : kPass;
     offer_uncut(waves(blocks, multiprocessors) * (each * cycles + besides), {groups, 0, 0, false});
-    as_long(waves(blocks, multiprocessors) * (each * cycles + besides));
     // The last ones may leave half of the multiprocessors idle, or more: then each of them may have two blocks, a slice each.
     if (groups == 2 && two_will_do) {
       const double behind = each * kFindsPCycles + besides;
       offer_uncut(pairs / multiprocessors * (each * cycles + besides) + behind, {groups, 0, 0, false, pairs - last});
-      as_long(pairs / multiprocessors * (each * cycles + besides) + behind);
     }
     const int64_t left = multiprocessors - blocks;  // by first segments
     for (int64_t count = 3; left > 0 && count <= 16 && each >= 4 * count; ++count) {
@@ -227,17 +222,12 @@ Cut cut(const Batch& batch, int64_t room, const Device& device) {
     constexpr int64_t kFewChunks = 4, kLonger = 4;
     staying.ahead = true;
     const double others = least - (best.groups == 2 && !best.prepares ? costs.shared() : 0);
-    const bool long_enough = kLongFits && !kInvariant && each >= kFewChunks;
-    const bool clearly = long_enough && costs.prepares_long((longest > 1 ? kLonger : 1) * mean) < kClearly * others;
-    // Where a few sequences are taken to be alike, and nothing is cut, lengths decide as well.
-    const bool taken_alike = longest == 1 && sequences > 1;
-    if (kLongAnyhow || (clearly && !taken_alike)) {
+    const bool clearly = each >= kFewChunks && costs.prepares_long((longest > 1 ? kLonger : 1) * mean) < kClearly * others;
+    if (kLongFits && !kInvariant && (clearly || kLongAnyhow)) {
       best = staying;
-    } else if (clearly || (long_enough && longest > 1)) {
+    } else if (kLongFits && !kInvariant && longest > 1 && each >= kFewChunks) {
       one_up_to = costs.one_up_to(kLonger * mean, kClearly * alike);
-      const bool worth_it = clearly ? one_up_to >= each : 4 * one_up_to >= 5 * mean;  // all calls pay for those that hardly differ
-      if (!worth_it) one_up_to = 0;
-      if (clearly) best = worth_it ? Cut{2, 0, 0, false} : staying;
+      if (4 * one_up_to < 5 * mean) one_up_to = 0;  // all calls would pay for those of lengths that hardly differ
     }
   }
   // Sequences of few tokens one by one. Those with more of them, which then are few, prepare their own chunks.

@@ -3,7 +3,8 @@
 //   order   ──> all, where blocks prepare their own chunks; without it, where each has one (sequence, head)
 //   order   ──> sequences of few tokens, in the meantime ──> the others, which prepare their own chunks
 //   prepare ──> all, where nothing is cut
-//   prepare, if they are not to be alone ──> all, or those that prepare their own chunks, as lengths have it
+//   prepare and order ──> all in one kernel ──> all, where lengths decide between these: blocks of the first and the last, or of
+//                                               that between them, leave at once
 //   prepare ──> the first segments, with outputs ┐
 //          └──> those between them and the last, ┴──> all but the first, with outputs
 //               states alone: beside the first
@@ -13,8 +14,9 @@
 #include <atomic>
 
 #include "cut.cuh"
-#include "either.cuh"
 #include "few.cuh"
+#include "long.cuh"
+#include "prefill.cuh"
 #include "stay.cuh"
 
 namespace {
@@ -109,30 +111,31 @@ void launch_short(const Problem& p, const Maps& maps, const ShortMaps& parts, co
   launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kShortThreads, sizeof(Short), stream, p, maps, parts);
 }
 
+template <class E>
+auto allow_long(int device) {
+  constexpr auto kernel = gdn_long_kernel<E>;
+  static std::atomic<uint64_t> allowed{0};
+  allow(kernel, sizeof(Long), device, allowed);
+  return kernel;
+}
+
+// Behind the order of sequences.
+template <class E>
+void launch_long_early(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  const auto kernel = allow_long<E>(p.device);
+  launch_early(kernel, dim3(static_cast<unsigned>(p.stays)), kLongThreads, sizeof(Long), stream, p, maps);
+}
+
 // Behind the order of sequences, if blocks have several, it may begin early; else it is the call's first kernel, which what is
 // before the call knows nothing of.
 template <class E>
 void launch_long(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  constexpr auto kernel = gdn_long_kernel<E>;
-  static std::atomic<uint64_t> allowed{0};
-  allow(kernel, sizeof(Long), p.device, allowed);
-  const dim3 grid(static_cast<unsigned>(p.stays));
   if (p.queue != nullptr) {
     launch_order(p, stream);
-    return launch_early(kernel, grid, kLongThreads, sizeof(Long), stream, p, maps);
+    return launch_long_early<E>(p, maps, stream);
   }
-  kernel<<<grid, kLongThreads, sizeof(Long), stream>>>(p, maps);
+  allow_long<E>(p.device)<<<p.stays, kLongThreads, sizeof(Long), stream>>>(p, maps);
   TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
-}
-
-// Behind the kernel that prepares, if it does.
-template <class E>
-void launch_either(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  constexpr auto kernel = gdn_either_kernel<E>;
-  static std::atomic<uint64_t> allowed{0};
-  allow(kernel, kEitherBytes, p.device, allowed);
-  const dim3 grid(1, static_cast<unsigned>(p.H), static_cast<unsigned>(p.N + more_blocks(p)));
-  launch_early(kernel, grid, kEitherThreads, kEitherBytes, stream, p, maps);
 }
 
 template <class E, int D, int Groups, bool Checkpoints>
@@ -141,11 +144,9 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, const Cut& h
   constexpr int kSlices = D / (Groups * kSlice);
   constexpr bool kAlone = kBlocksTogether<D, Groups, true> == 1;
   if constexpr (kLongFits && D == kStaySize && Groups == 2 && !Checkpoints) {
-    if (p.one_up_to > 0) return launch_either<E>(p, maps, stream);
+    if (p.one_up_to > 0) launch_long_early<E>(p, maps, stream);
   }
-  if (p.length == 0) {
-    return launch<E, D, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), kAlone, stream);
-  }
+  if (p.length == 0) return launch<E, D, Groups, true, Checkpoints>(p, maps, kSlices, p.N + more_blocks(p), kAlone, stream);
   Problem firsts = p;
   firsts.firsts = true;
   launch<E, D, Groups, true, Checkpoints>(firsts, maps, kSlices, p.N, kAlone, stream);

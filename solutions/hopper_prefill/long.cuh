@@ -23,12 +23,18 @@
 namespace {
 
 constexpr int kLongThreads = 384;
-constexpr int kLongAdvanceRegisters = 216, kLongPrepareRegisters = 72, kLeastRegisters = 24;
+constexpr int kLongAdvanceRegisters = 216, kLongPrepareRegisters = 72;
 static_assert(2 * kLongAdvanceRegisters + kLongPrepareRegisters <= 65536 / kLongThreads / 8 * 8 * 3);
 
-// Block `number` of those that stay, of so many threads; what is more than three warpgroups does nothing.
-template <class E, int Threads, int AdvanceRegisters>
-__device__ __forceinline__ void long_block(const Problem& p, const Maps& maps, int number) {
+// As many blocks as stay, in x.
+template <class E>
+__global__ void __launch_bounds__(kLongThreads, 1)
+    gdn_long_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
+  let_next_begin();
+  if (p.one_up_to > 0 && !one_has_it(p)) {  // two kernels have it: the second waits for this one, and so for the first
+    if (blockIdx.x == 0) wait_for_last();
+    return;
+  }
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Long*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
@@ -44,29 +50,20 @@ __device__ __forceinline__ void long_block(const Problem& p, const Maps& maps, i
     barrier_init(shared_address(&s.scored), 8 * kLeavers);
     barrier_init_done();
   }
-  for (auto& keys : s.keys) clear_triangles<kTerms>(shared_address(keys.tile.T), threadIdx.x, Threads);
-  for (auto& queries : s.queries) clear_p<kStaySize>(shared_address(queries.P), threadIdx.x, Threads);
+  for (auto& keys : s.keys) clear_triangles<kTerms>(shared_address(keys.tile.T), threadIdx.x, kLongThreads);
+  for (auto& queries : s.queries) clear_p<kStaySize>(shared_address(queries.P), threadIdx.x, kLongThreads);
   fence_async();  // wgmma reads them
   __syncthreads();
   if (wg < 2) {
-    registers_up<AdvanceRegisters>();
+    registers_up<kLongAdvanceRegisters>();
     advance_long<E>(p, s, maps.states, wg);
-  } else if (wg == 2) {
+  } else {
     registers_down<kLongPrepareRegisters>();
     const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
-    if (warp == 0) LongFeeder(p, s, maps, number).run();
+    if (warp == 0) LongFeeder(p, s, maps).run();
     else if (warp <= kInverters) invert_long<E>(p, s, warp - 1);
     else find_p_long<E>(p, s);
-  } else {
-    registers_down<kLeastRegisters>();
   }
-}
-
-// As many blocks as stay, in x.
-template <class E>
-__global__ void __launch_bounds__(kLongThreads, 1)
-    gdn_long_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
-  long_block<E, kLongThreads, kLongAdvanceRegisters>(p, maps, blockIdx.x);
 }
 
 }  // namespace

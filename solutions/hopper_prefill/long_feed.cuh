@@ -15,7 +15,6 @@ struct LongFeeder : TurnFeeder {
     int q, k, v;
   };
   Long& s;
-  const int first;               // the block's first (sequence, head), by their order
   uint32_t asked = 0, rest = 0;  // chunks whose keys have been asked for, of all turns; and all else, too
   Heads heads{}, last_heads{};   // of this turn; of the chunk before, whose keys have been asked for and no more
   Chunk last{};
@@ -25,8 +24,7 @@ struct LongFeeder : TurnFeeder {
   int64_t next_start = 0, next_end = 0;
   static constexpr int kLooks = 3, kBytes = 2 * kBoxBytes;
 
-  __device__ __forceinline__ LongFeeder(const Problem& p, Long& s, const Maps& maps, int first)
-      : TurnFeeder{p, maps}, s(s), first(first) {}
+  __device__ __forceinline__ LongFeeder(const Problem& p, Long& s, const Maps& maps) : TurnFeeder{p, maps}, s(s) {}
 
   // Waits until what a barrier of place c % Places says holds for chunk c, counted over all turns.
   template <int Places>
@@ -180,7 +178,7 @@ struct LongFeeder : TurnFeeder {
   __device__ __forceinline__ void run() {
     wait_for_last();
     fence_async_memory();
-    Turn turn = find(first);
+    Turn turn = find(blockIdx.x);
     bool ended = false;
 #pragma unroll 1
     for (int number = 0;; ++number) {

@@ -23,12 +23,19 @@ constexpr int kAdvanceRegisters = 208, kFindRegisters = 64, kFeedRegisters = 32,
 constexpr int threads_of(int groups) { return 128 * (groups + (finds_p(groups) ? 2 : 1)); }
 static_assert(sizeof(Shared<128, 2, true>) <= kMostShared && kBlocksTogether<128, 1, false> == 2);
 
-// Of a block. The grid is (slices, H, N), where blocks decide with as many more as they may need; or (slices, and without output those of
+// The grid is (slices, H, N), where blocks decide with as many more as they may need; or (slices, and without output those of
 // the identity, H, places of segments behind the first).
 template <class E, int D, int Groups, bool Output, bool Checkpoints>
-__device__ __forceinline__ void prefill_block(const Problem& p, const Maps& maps) {
+__global__ void __launch_bounds__(threads_of(Groups), kBlocksTogether<D, Groups, Output>)
+    gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
   constexpr bool kOfTwo = kBlocksTogether<D, Groups, Output> == 2;
   if constexpr (!Output) let_next_begin();
+  if constexpr (D == kStaySize && Groups == 2 && Output && !Checkpoints) {
+    if (p.one_up_to > 0 && one_has_it(p)) {  // that kernel comes before this one: who waits for this waits for that
+      if (blockIdx.y + blockIdx.z == 0) wait_for_last();
+      return;
+    }
+  }
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<Block<D, Groups, Output, Checkpoints>*>(memory);
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
@@ -86,12 +93,6 @@ __device__ __forceinline__ void prefill_block(const Problem& p, const Maps& maps
   }
   // Nobody has, where it began beside the first segments, or has no chunk to ask for.
   if (one && (!Output || s.work.chunks == 0)) wait_for_last();
-}
-
-template <class E, int D, int Groups, bool Output, bool Checkpoints>
-__global__ void __launch_bounds__(threads_of(Groups), kBlocksTogether<D, Groups, Output>)
-    gdn_prefill_kernel(const __grid_constant__ Problem p, const __grid_constant__ Maps maps) {
-  prefill_block<E, D, Groups, Output, Checkpoints>(p, maps);
 }
 
 }  // namespace

@@ -203,7 +203,8 @@ NO_WAIT = "if (lane_here() == 0) {\n      const"
         ),
         pytest.param("long_prepare.cuh", "mild = ", "mild = true || ", "WRONG: resets", id="decays out of range"),
         pytest.param("long_prepare.cuh", "first ? y[6] : 0.f", "y[6]", "WRONG: ragged", id="P above its diagonal"),
-        pytest.param("either.cuh", "!one_has_it(p)", "one_has_it(p)", "WRONG", id="the kernel that is not asked for"),
+        pytest.param("long.cuh", "!one_has_it(p)", "one_has_it(p)", "or nobody", id="a call that nobody has"),
+        pytest.param("prefill.cuh", "if (one_has_it(p))", "if (false)", "or nobody", id="a call that both have"),
         pytest.param("prepare.cuh", "&& one_has_it(p)", "&& !one_has_it(p)", "WRONG: ragged", id="not prepared"),
     ],
 )

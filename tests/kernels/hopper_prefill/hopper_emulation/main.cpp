@@ -3,10 +3,11 @@
 #include <map>
 
 #include "instructions.cuh"
-#include "either.cuh"
 #include "few.cuh"
 #include "launch.h"
+#include "prefill.cuh"
 #include "recurrence.h"
+#include "long.cuh"
 #include "stay.cuh"
 
 // SEED draws other orders in which threads run; STOP_AT_FIRST is for those who expect an error; SHORT_ALONE runs nothing but blocks
@@ -34,10 +35,22 @@ struct Results {
   bool intact = true;  // and so is the workspace: nothing was written beside them
 };
 
-// A warp's half of a state's columns.
-Maps long_maps(const Problem& p, Maps maps) {
-  maps.states = {reinterpret_cast<const uint16_t*>(p.final_state), kStaySize, p.H, p.N, 2, kRowsOfWarp};
-  return maps;
+// What is in the outputs of a call. Of kernels that are launched beside others one or the others are to write there.
+std::vector<unsigned char> written(const Problem& p) {
+  const auto* const output = static_cast<const unsigned char*>(p.output);
+  const auto* const states = reinterpret_cast<const unsigned char*>(p.final_state);
+  std::vector<unsigned char> all(output, output + p.tokens * p.H * kSize * 2);
+  all.insert(all.end(), states, states + int64_t{p.N} * p.H * kSize * kSize * 4);
+  return all;
+}
+
+template <class E>
+void launch_long_early(const Problem& p, const Maps& maps) {
+  if constexpr (kLongFits && kSize == kStaySize) {
+    Maps its = maps;  // a warp's half of a state's columns
+    its.states = {reinterpret_cast<const uint16_t*>(p.final_state), kStaySize, p.H, p.N, 2, kRowsOfWarp};
+    launch({static_cast<unsigned>(p.stays), 1, 1}, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, its); });
+  }
 }
 
 template <class E, int Slices, bool Checkpoints>
@@ -70,14 +83,12 @@ void launch_all(Problem p, const Maps& maps) {
     launch(grid_of(2 * (kSize / kSlice), p.segments), threads_of(1), sizeof(Shared<kSize, 1, false>),
            [&] { gdn_prefill_kernel<E, kSize, 1, false, false>(p, maps); }, kBlocksTogether<kSize, 1, false>);
   }
-  if constexpr (kLongFits && kSize == kStaySize && Slices == 2 && !Checkpoints) {
-    if (p.one_up_to != 0) {
-      return launch(grid_of(1, p.N + more_blocks(p)), kEitherThreads, kEitherBytes,
-                    [&] { gdn_either_kernel<E>(p, long_maps(p, maps)); });
-    }
-  }
+  const std::vector<unsigned char> before = written(p);
+  if (p.one_up_to != 0) launch_long_early<E>(p, maps);
+  const std::vector<unsigned char> between = written(p);
   launch(grid_of(blocks, p.length == 0 ? p.N + more_blocks(p) : p.segments), threads_of(Slices), bytes,
          [&] { gdn_prefill_kernel<E, kSize, Slices, true, Checkpoints>(p, maps); }, kTogether);
+  if (p.one_up_to != 0 && (before == between) == (between == written(p))) fail("one kernel has the call and two have it, or nobody");
 }
 
 void launch_order(const Problem& p) {
@@ -88,7 +99,7 @@ template <class E>
 void launch_long(const Problem& p, const Maps& maps) {
   if constexpr (kLongFits && kSize == kStaySize) {
     if (p.queue != nullptr) launch_order(p);
-    launch({static_cast<unsigned>(p.stays), 1, 1}, kLongThreads, sizeof(Long), [&] { gdn_long_kernel<E>(p, long_maps(p, maps)); });
+    launch_long_early<E>(p, maps);
   }
 }
 
