@@ -182,6 +182,11 @@ def test_errors_of_blocks_that_prepare_are_found(tmp_path: Path, name: str, old:
 
 T_WAITED = "barrier_wait_unless(t_here, of_keys(s.inverted), keys_parity());"
 V_WAITED = "barrier_wait_unless(v_here, of_values(s.v_full), values_parity());"
+STAGED_READ = (
+    "stored_read();\n    __syncwarp();\n#pragma unroll\n    for (int i = 0; i < 32; i += 2) {\n      store_pair"
+)
+LAST_READ = "stored_read();\n    __syncwarp();\n    const bool any"
+STORED = "written while it was stored|under way"
 Q_LEFT = "if (c >= kLongQueries) wait(s.q_empty, c - kLongQueries);\n    if (lane_here() == 0) {\n      const"
 NO_WAIT = "if (lane_here() == 0) {\n      const"
 
@@ -201,10 +206,21 @@ NO_WAIT = "if (lane_here() == 0) {\n      const"
         pytest.param(
             "long_advance.cuh", V_WAITED, "", f"copies under way|too many|{CHANGED}|WRONG", id="v not waited for"
         ),
+        pytest.param(
+            "long_advance.cuh", "named_barrier(kBetweenTurns, 256);", "", f"{CHANGED}|WRONG", id="keys still multiplied"
+        ),
+        pytest.param(
+            "long_advance.cuh",
+            STAGED_READ,
+            "#pragma unroll\n    for (int i = 0; i < 32; i += 2) {\n      store_pair",
+            STORED,
+            id="half still leaving",
+        ),
+        pytest.param("long_advance.cuh", LAST_READ, "const bool any", STORED, id="keys let in too early"),
         pytest.param("long_prepare.cuh", "mild = ", "mild = true || ", "WRONG: resets", id="decays out of range"),
         pytest.param("long_prepare.cuh", "first ? y[6] : 0.f", "y[6]", "WRONG: ragged", id="P above its diagonal"),
         pytest.param("long.cuh", "!one_has_it(p)", "one_has_it(p)", "or nobody", id="a call that nobody has"),
-        pytest.param("prefill.cuh", "if (one_has_it(p))", "if (false)", "or nobody", id="a call that both have"),
+        pytest.param("prefill.cuh", "&& one_has_it(p)", "&& false", "or nobody", id="a call that both have"),
         pytest.param("prepare.cuh", "&& one_has_it(p)", "&& !one_has_it(p)", "WRONG: ragged", id="not prepared"),
     ],
 )
