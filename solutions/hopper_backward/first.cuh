@@ -117,7 +117,7 @@ __device__ __forceinline__ void walk_back_beside(const Problem& p, const Maps& m
     }
   }
   named_barrier(kWalkOver, kOfWalk);
-  if (threadIdx.x == 0 && s.work.chunks > 0) tell(p, last, p.k_group * kTellers);
+  if (threadIdx.x == 0 && s.work.chunks > 0) tell(p, last, is_shared(p, s.work.chunks - 1, s.work.chunks), p.k_group * kTellers);
 }
 
 // Blocks from `from` on.
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kFirstThreads, 1) gdn_first_kernel(const __gri
   const int block = from + blockIdx.x;
   if (block == 0 && threadIdx.x == 0) {
     int chunks = 0;
-    for (int n = 0; n < p.N; ++n) chunks += count_chunks(p, n);
+    for (int n = 0; n < p.N; ++n) chunks += count_tasks(p, count_chunks(p, n));
     store_released(&p.queue->all, 1 + chunks * p.k_heads);
   }
   if (block < first.prepare) {

@@ -76,6 +76,13 @@ First first_of(const Problem& p, bool divides) {
 // at all of them.
 int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kChunk} * p.N ? kChunk : 0; }
 
+// How many chunks' gradients two blocks share, at each sequence's start, and beside the walks at its end: so that these are about as many tasks
+// as there are blocks.
+int shared_of(const Problem& p, bool beside) {
+  if (p.k_group < 2 || p.q_group != p.k_group) return 0;
+  return static_cast<int>(p.multiprocessors / (int64_t{p.N} * p.k_heads * (beside ? 2 : 1)));
+}
+
 // --- memory ------------------------------------------------------------------------------------------------------
 
 // Its parts, as they lie one after the other; Problem says what they are.
@@ -85,7 +92,7 @@ enum WorkPart {
 };
 
 struct Plan {
-  int N, places, brief;  // Problem's
+  int N, places, brief, shared;  // Problem's
   int64_t length;     // chunks of a segment; 0: nothing is cut
   First first;        // walks 0: one kernel after the other
   Walks walks;        // back
@@ -150,7 +157,8 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   bytes[kWritesPart] = p.v_group > 1 ? of_values : 0;  // dv of each head
   bytes[kZerosPart] = form.output ? 0 : of_values;     // in the place of do
   bytes[kOrderPart] = (p.N + 3) / 4 * 16;
-  bytes[kQueuePart] = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * pairs : 0) + 3) / 4 * 16;
+  plan.shared = p.shared = shared_of(p, beside);
+  bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head + kHalves * pairs : 0) + 3) / 4 * 16;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
   bytes[kKeptPart] = beside ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;

@@ -60,13 +60,14 @@ struct Problem {
   Segments segments;
   Queue* queue;
   int* walked;                  // [places, key heads]: blocks that have left what a chunk's gradients need
-  int* ready;                   // [places * key heads]: 1 + place * key heads + key head, in the queue's order; 0: not yet
+  int* ready;                   // [room_of_queue]: 1 + place * key heads + key head, in the queue's order; 0: not yet
   int* prepared;                // [places, H]: whether a tile is there, where whoever needs it does not come behind all of them; or null
   int* forward_over;            // [N, H, 2]: whether a slice's forward walk is over, where the walk back is beside it; null: it is behind
   float* kept;                  // [N, H, 8, 2, 32, 32]: then what warps that walk back keep of the last chunk, y and x; by lane
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int shared;                   // chunks at a sequence's start, and at its end beside the walks, whose gradients two blocks share (gradients.cuh)
   int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
   float scale;
@@ -143,36 +144,55 @@ __device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) 
 
 // --- the queue -----------------------------------------------------------------------------------------------------
 
+// Whether two blocks share a chunk's gradients: of chunks that both walks leave last. That must not follow from the order in which they are
+// left, for a sum of two sums has other bits.
+__device__ __forceinline__ bool is_shared(const Problem& p, int c, int chunks) {
+  return c < p.shared || (p.prepared != nullptr && c >= chunks - p.shared);
+}
+// A sequence's tasks for each key head.
+__device__ __forceinline__ int count_tasks(const Problem& p, int chunks) {
+  return chunks + min(chunks, p.prepared != nullptr ? 2 * p.shared : p.shared);
+}
+constexpr int64_t room_of_queue(const Problem& p) { return (p.places + int64_t{2} * p.N * p.shared) * p.k_heads; }
+constexpr int kPartAt = 29;  // bits of a task's number
+
 // Nothing is ready yet; by a row of blocks, of which `block` is one of `blocks`.
 __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blocks) {
-  const int all = p.places * p.k_heads;
-  for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) p.walked[i] = 0, p.ready[i] = 0;
+  const int all = p.places * p.k_heads, room = static_cast<int>(room_of_queue(p));
+  for (int64_t i = block * blockDim.x + threadIdx.x; i < room; i += blocks * blockDim.x) {
+    if (i < all) p.walked[i] = 0;
+    p.ready[i] = 0;
+  }
   if (block != 0) return;
   if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
   int chunks = 0, sequences = 0;
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
     const int of = count_chunks(p, n);
-    chunks += of, sequences += of > 0;
+    chunks += count_tasks(p, of), sequences += of > 0;
   }
   if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads), atomicAdd(&p.queue->sequences, sequences);
 }
 
 // One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
 // one thread.
-__device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
+__device__ __forceinline__ void tell(const Problem& p, int at, bool shared, int blocks) {
   if (count_in_order(p.walked + at, blocks - 1) != blocks - 1) return;
-  const int nth = atomicAdd(&p.queue->ready, 1);
-  if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise
+  const int count = shared ? 2 : 1, nth = atomicAdd(&p.queue->ready, count);
+  for (int i = 0; i < count; ++i) {  // there is no room only where bounds do not rise
+    if (nth + i < room_of_queue(p)) store_released(p.ready + nth + i, at + 1 | (shared ? i + 1 : 0) << kPartAt);
+  }
 }
 
-// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
-__device__ __forceinline__ int take_ready(const Problem& p) {
+// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. `part`: 0, or which half of its heads, 1 or 2. By one
+// thread.
+__device__ __forceinline__ int take_ready(const Problem& p, int& part) {
   const int nth = atomicAdd(&p.queue->taken, 1);
-  if (nth >= min(p.queue->all - 1, p.places * p.k_heads)) return 0;
+  if (nth >= min(p.queue->all - 1, static_cast<int>(room_of_queue(p)))) return 0;
   const int found = wait_for_number(p.ready + nth);
   fence_async_memory();
-  return found;
+  part = found >> kPartAt;
+  return found & (1 << kPartAt) - 1;
 }
 
 }  // namespace

@@ -205,7 +205,10 @@ __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, in
     there = min(__shfl_sync(kAllLanes, there, 0), all);
     __syncwarp();
 #pragma unroll 1
-    for (int turn = told + lane_here(); turn < there; turn += 32) tell(p, first + (turn - behind) * (Step * p.k_heads), p.k_group * Blocks);
+    for (int turn = told + lane_here(); turn < there; turn += 32) {
+      const int nth = turn - behind, c = Step > 0 ? nth : chunks - 1 - nth;
+      tell(p, first + nth * (Step * p.k_heads), is_shared(p, c, chunks), p.k_group * Blocks);
+    }
     told = there;
     __syncwarp();
   }

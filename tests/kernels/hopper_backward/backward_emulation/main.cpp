@@ -124,7 +124,8 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   if (sequences > 1 && !beside) p.order = order.data();
   const int unset = beside ? 0 : -1;
   Queue queue{unset, unset, unset, unset};
-  std::vector<int> walked(places * c.key_heads, unset), ready = walked;
+  if (heads > c.key_heads && c.query_heads == c.key_heads) p.shared = 1;
+  std::vector<int> walked(places * c.key_heads, unset), ready((places + 2 * sequences * p.shared) * c.key_heads, unset);
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
   Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
   std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
