@@ -104,7 +104,7 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   const int second = beside || plan.walks.groups == 1 ? kTileBytes : 0;  // its place
   p.reverse_tiles = plan.little ? Tiles{p.ends, kStateBytes, second} : Tiles{at(kTilesPart), kTileBytes, 0};
   p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
-  if (plan.little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
+  if (plan.little && (beside || plan.paired > 0)) p.forward_tiles = {p.errors, kValueBytes, plan.paired == 2 ? 0 : kBoxBytes};
   p.writes = static_cast<uint16_t*>(plan.bytes[kWritesPart] > 0 ? at(kWritesPart) : p.dv);
   p.of_end = floats(kEndPart), p.of_ends = floats(kSumsPart), p.rests = reinterpret_cast<uint4*>(at(kRestsPart));
   if (plan.bytes[kBetasPart] > 0) p.of_betas = floats(kBetasPart);
@@ -113,8 +113,11 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + int64_t{p.places} * p.k_heads;
   if (beside) {
     p.prepared = p.ready + room_of_queue(p), p.forward_over = p.prepared + int64_t{p.places} * p.H;
-    p.kept = floats(kKeptPart);
+  } else if (plan.paired > 0) {
+    p.forward_over = p.ready + room_of_queue(p);
   }
+  p.kept = plan.bytes[kKeptPart] > 0 ? floats(kKeptPart) : nullptr;
+  p.tellers = beside ? kTellers : kHalves / plan.walks.groups + (plan.paired > 0 ? kHalves / plan.paired : 0);
   if (plan.length > 0) {
     take_segments(p, reinterpret_cast<int64_t*>(at(kBoundsPart)));
   }

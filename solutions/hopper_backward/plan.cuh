@@ -83,6 +83,15 @@ int shared_of(const Problem& p, bool beside) {
   return static_cast<int>(p.multiprocessors / (int64_t{p.N} * p.k_heads * (beside ? 2 : 1)));
 }
 
+// Slices in a block that walks forward beside the walk back, where neither fills the multiprocessors; 0: one comes behind the other.
+int paired_of(const Problem& p, bool divides, const First& first, const Walks& walks) {
+  constexpr int64_t kLeastChunks = 16;
+  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
+  if (!divides || first.walks > 0 || p.segments.length > 0 || p.brief > 0 || walks.groups != 2 || 2 * pairs > all) return 0;
+  if (p.tokens < kLeastChunks * kChunk * p.N) return 0;
+  return 3 * pairs <= all ? 1 : 2;
+}
+
 // --- memory ------------------------------------------------------------------------------------------------------
 
 // Its parts, as they lie one after the other; Problem says what they are.
@@ -99,6 +108,7 @@ struct Plan {
   bool forward_both;  // slices in a block that walks forward
   bool forward_short;  // two blocks that do on a multiprocessor, a slice each
   bool alone;         // no sequence has more than one chunk
+  int paired;         // slices in a block that walks forward beside the walk back; 0: that comes behind
   bool little;        // tiles have no memory of their own
   int64_t bytes[kWorkParts];
 
@@ -144,7 +154,8 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   plan.forward_short = takes_short(p);
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
-  plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
+  plan.paired = paired_of(p, form.divides, plan.first, plan.walks);
+  plan.little = little && !plan.alone && (beside || plan.paired > 0 || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
   if (!plan.alone) {
@@ -158,9 +169,9 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   bytes[kZerosPart] = form.output ? 0 : of_values;     // in the place of do
   bytes[kOrderPart] = (p.N + 3) / 4 * 16;
   plan.shared = p.shared = shared_of(p, beside);
-  bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head + kHalves * pairs : 0) + 3) / 4 * 16;
+  bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head : 0) + (beside || plan.paired > 0 ? kHalves * pairs : 0) + 3) / 4 * 16;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
-  bytes[kKeptPart] = beside ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
+  bytes[kKeptPart] = beside || plan.paired > 0 ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;
 }
 

@@ -67,6 +67,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int tellers;                  // blocks that leave something of a chunk and head
   int shared;                   // chunks at a sequence's start, and at its end beside the walks, whose gradients two blocks share (gradients.cuh)
   int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
@@ -163,6 +164,9 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
     if (i < all) p.walked[i] = 0;
     p.ready[i] = 0;
   }
+  if (p.forward_over != nullptr) {
+    for (int64_t i = block * blockDim.x + threadIdx.x; i < int64_t{2} * p.N * p.H; i += blocks * blockDim.x) p.forward_over[i] = 0;
+  }
   if (block != 0) return;
   if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
@@ -174,9 +178,10 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads), atomicAdd(&p.queue->sequences, sequences);
 }
 
-// One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
+// One of `p.tellers` blocks of each head has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
 // one thread.
-__device__ __forceinline__ void tell(const Problem& p, int at, bool shared, int blocks) {
+__device__ __forceinline__ void tell(const Problem& p, int at, bool shared) {
+  const int blocks = p.k_group * p.tellers;
   if (count_in_order(p.walked + at, blocks - 1) != blocks - 1) return;
   const int count = shared ? 2 : 1, nth = atomicAdd(&p.queue->ready, count);
   for (int i = 0; i < count; ++i) {  // there is no room only where bounds do not rise
