@@ -91,6 +91,22 @@ __device__ __forceinline__ void take_tokens(float (&x)[32], const float* from, i
   for (int i = 0; i < 32; ++i) x[i] = from[32 * i + lane];
 }
 
+// A state as boxes in memory, of the warpgroup's channels. All is asked for before any is used.
+template <class E>
+__device__ __forceinline__ void load_state_of_boxes(Slice& S, const unsigned char* boxes, int warp, int lane) {
+  uint32_t words[32];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2 % 8) + lane % 4 * 4;
+    words[i] = *reinterpret_cast<const uint32_t*>(boxes + i / 16 * kBoxBytes + at);
+  }
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const float2 pair = unpack<E>(words[i]);
+    S[i / 16][2 * i % 32] = pair.x, S[i / 16][2 * i % 32 + 1] = pair.y;
+  }
+}
+
 // What a warp finds of a sequence's last chunk, once the forward walk is over: y and x of it are kept in memory.
 template <class E, int Groups>
 __device__ __forceinline__ void find_of_last(const Problem& p, const Work& work, int wg) {
@@ -100,10 +116,15 @@ __device__ __forceinline__ void find_of_last(const Problem& p, const Work& work,
   const float* const kept = p.kept + (at_place(p, work.n, work.h) * kWalkers + walker) * (kChunk * kChunk / 2);
   wait_for_forward<Groups>(p, work);
   Slice dS;
-  load_state(dS, gradient_behind(p, work.n, work.h), row, column);
+  const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
+  const int owner = p.segments.owners != nullptr ? p.segments.owners[work.n] : -1;
+  if (owner >= 0 && p.segments.firsts[owner + 1] != work.n + 1) {  // that behind a segment lay where dv is now
+    load_state_of_boxes<E>(dS, p.ends + of_slice, warp, lane);
+  } else {
+    load_state(dS, gradient_behind(p, work.n, work.h), row, column);
+  }
   const float* const given = work.chunks == 1 ? given_state(p, work) : nullptr;
-  const unsigned char* const S = p.starts + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, S, row, column, warp, lane);
+  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, row, column, warp, lane);
   WalkSums& sums = ends_at(p, work.n, work.h, true);
   if (lane == 0) sums.of_states[walker] = found;
   Tokens errors;

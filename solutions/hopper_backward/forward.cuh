@@ -180,7 +180,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   }
 }
 
-// The same beside the walk back and the gradients, which begin as soon as all blocks of this kernel have.
+// The same beside the walk back and the gradients. These begin as soon as all blocks of this kernel have the states that they begin with: those of
+// segments lie where the walk back leaves dv.
 template <class E, int Groups>
 __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_beside_kernel(const __grid_constant__ Problem p,
                                                                                      const __grid_constant__ Maps maps) {
@@ -188,7 +189,6 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_beside_ke
   using Shared = ForwardShared<Groups>;
   constexpr int kStages = kForwardStages<Groups>;
   auto& s = *reinterpret_cast<Shared*>(memory);
-  let_next_begin();
   prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [&] {
     barrier_init(shared_address(&s.passed_on), 4 * Groups * kSpeakers);
     barrier_init(shared_address(&s.taken), 1);
@@ -206,6 +206,9 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_beside_ke
     if (warp == 0) {
       Behind behind;
       feed<ForwardWay<Groups, 1, true, false>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
+    } else if (warp == 1) {
+      if (s.work.chunks > 0) wait_for_counts(&s.states_there, &s.states_there, 0);
+      let_next_begin();
     } else if (warp == 2) {
       unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
       store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);

@@ -281,12 +281,13 @@ std::vector<Run> all_runs() {
   std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice}, {in_float16, {}, slice},
                         {cut, {3}, {.groups = 2, .segment = 8}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {whole, {3}, beside},
                         {ragged, {100}, paired, kZero}, {resets, {}, paired_both}, {whole, {3}, paired_both}, {bare, {0, true, false}, paired},
+                        {cut, {3}, {.groups = 2, .segment = 8, .paired = 2}},
                         {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
   if (kTerms == 1) {
     runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 8, .little = true}}, {cut_gva, {100}, {.groups = 2, .segment = 8, .little = true}},
                              
                              {long_ragged, {}, with_little(beside), kMiddle}, {long_ragged, {}, with_little(paired), kMiddle},
-                             {long_ragged, {100}, with_little(paired_both), kMiddle}});
+                             {long_ragged, {100}, with_little(paired_both), kMiddle}, {cut_gva, {}, {.groups = 2, .segment = 8, .little = true, .paired = 2}}});
   }
   if (std::getenv("THOROUGH") != nullptr) {
     for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
