@@ -91,20 +91,8 @@ __device__ __forceinline__ void take_tokens(float (&x)[32], const float* from, i
   for (int i = 0; i < 32; ++i) x[i] = from[32 * i + lane];
 }
 
-// A state as boxes in memory, of the warpgroup's channels. All is asked for before any is used.
-template <class E>
-__device__ __forceinline__ void load_state_of_boxes(Slice& S, const unsigned char* boxes, int warp, int lane) {
-  uint32_t words[32];
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const uint32_t at = swizzled(16 * warp + lane / 4 + i % 2 * 8, i / 2 % 8) + lane % 4 * 4;
-    words[i] = *reinterpret_cast<const uint32_t*>(boxes + i / 16 * kBoxBytes + at);
-  }
-#pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const float2 pair = unpack<E>(words[i]);
-    S[i / 16][2 * i % 32] = pair.x, S[i / 16][2 * i % 32 + 1] = pair.y;
-  }
+__device__ __forceinline__ float* kept_of(const Problem& p, const Work& work, int walker) {
+  return p.kept + (at_place(p, owner_of(p, work.n), work.h) * kWalkers + walker) * (kChunk * kChunk / 2);
 }
 
 // What a warp finds of a sequence's last chunk, once the forward walk is over: y and x of it are kept in memory.
@@ -113,18 +101,12 @@ __device__ __forceinline__ void find_of_last(const Problem& p, const Work& work,
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here(), slice = anew(work.slice) + wg * kSlice;
   const int walker = slice / kSlice * 4 + warp, row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
   const int64_t at = at_place(p, work.place + work.chunks - 1, work.h);
-  const float* const kept = p.kept + (at_place(p, work.n, work.h) * kWalkers + walker) * (kChunk * kChunk / 2);
+  const float* const kept = kept_of(p, work, walker);
   wait_for_forward<Groups>(p, work);
   Slice dS;
-  const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-  const int owner = p.segments.owners != nullptr ? p.segments.owners[work.n] : -1;
-  if (owner >= 0 && p.segments.firsts[owner + 1] != work.n + 1) {  // that behind a segment lay where dv is now
-    load_state_of_boxes<E>(dS, p.ends + of_slice, warp, lane);
-  } else {
-    load_state(dS, gradient_behind(p, work.n, work.h), row, column);
-  }
+  load_state(dS, gradient_behind(p, work.n, work.h), row, column);
   const float* const given = work.chunks == 1 ? given_state(p, work) : nullptr;
-  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, row, column, warp, lane);
+  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes), row, column, warp, lane);
   WalkSums& sums = ends_at(p, work.n, work.h, true);
   if (lane == 0) sums.of_states[walker] = found;
   Tokens errors;

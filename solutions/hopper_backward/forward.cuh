@@ -141,7 +141,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_wait<0>();
     settle_state(S);
     keep(bits);
-    if (with_rests && (c == 0 || c == chunks - 1)) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
+    if (with_rests && ((c == 0 && s.work.of_dh0 >= 0) || (c == chunks - 1 && s.work.ends))) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
     __syncwarp();
     warp_arrive(lane, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;

@@ -146,7 +146,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   p.segments.length = static_cast<int>(plan.length);
   plan.brief = p.brief = brief_of(p);
   const bool cut = plan.length > 0;
-  const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1);
+  const int64_t sequences = p.N, places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1);
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * plan.length));
   const int64_t of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
@@ -171,7 +171,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   plan.shared = p.shared = shared_of(p, beside);
   bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head : 0) + (beside || plan.paired > 0 ? kHalves * pairs : 0) + 3) / 4 * 16;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
-  bytes[kKeptPart] = beside || plan.paired > 0 ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
+  bytes[kKeptPart] = beside || plan.paired > 0 ? sequences * p.H * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;
 }
 

@@ -97,6 +97,13 @@ __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) {
   return bound(p, n) / kChunk + before;
 }
 
+// The sequence that n is, or is a segment of, or -1; and whether it has the first chunk of that, and the last one.
+__device__ __forceinline__ int owner_of(const Problem& p, int n) { return p.segments.owners != nullptr ? p.segments.owners[n] : n; }
+__device__ __forceinline__ bool has_first(const Problem& p, int n, int owner) { return p.segments.owners == nullptr || (owner >= 0 && p.segments.firsts[owner] == n); }
+__device__ __forceinline__ bool has_last(const Problem& p, int n, int owner) {
+  return p.segments.owners == nullptr || (owner >= 0 && p.segments.firsts[owner + 1] == n + 1);
+}
+
 // The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.
 __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
   int from = 0, count = p.N;
@@ -110,8 +117,8 @@ __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
   return from;
 }
 
-// Where a chunk's tokens begin and how many it has; none: there is no such chunk. Its sequence, and whether it is the first or the
-// last one of that.
+// Where a chunk's tokens begin and how many it has; none: there is no such chunk. Its sequence, or segment, and whether it is the first or
+// the last one of a sequence: of other segments both are as any chunk.
 struct Chunk {
   int64_t first;
   int valid, n;
@@ -124,7 +131,9 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
   const int64_t from = bound(p, n), to = bound(p, n + 1);
   const int64_t c = place - first_chunk(p, n), first = from + c * kChunk;
   const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
-  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0, n, c == 0, to - first <= kChunk};
+  const int owner = owner_of(p, n);
+  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0, n, c == 0 && has_first(p, n, owner),
+               to - first <= kChunk && has_last(p, n, owner)};
 }
 
 // --- the order in which blocks take sequences ---------------------------------------------------------------------

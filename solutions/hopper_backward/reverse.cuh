@@ -82,7 +82,7 @@ struct ReverseWay {
   // r of a chunk: at both ends of a sequence, or wherever dbeta is. Beside the forward walk: at its end alone.
   __device__ __forceinline__ bool needs_errors(int c) const {
     if (Beside) return kErrorPlaces<Groups> > 1 && c == 0 && work.chunks > 1;  // else whoever walks reads it
-    return leaves && (!kDivides<E> || c == 0 || c == work.chunks - 1);
+    return leaves && (!kDivides<E> || (c == 0 && work.of_dh0 >= 0) || (c == work.chunks - 1 && work.ends));
   }
   __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
     if (kErrorPlaces<Groups> == 1 && needs_errors(c)) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
@@ -147,7 +147,9 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
-  const auto kept = [&] { return p.kept + (at_place(p, s.work.n, s.work.h) * kWalkers + anew(walker)) * (kChunk * kChunk / 2); };
+  const auto kept = [&] { return kept_of(p, s.work, anew(walker)); };
+  const auto begins = [&](int turn) { return turn == chunks - 1 && s.work.of_dh0 >= 0; };  // with the sequence, and not a segment
+  const auto ends = [&](int turn) { return turn == 0 && s.work.ends; };
   const auto wait_for_errors = [&] {
     if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
   };
@@ -158,7 +160,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
     const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    if (!Carries && (turn == chunks - 1 || turn == 0) && !(Beside && turn == 0)) {
+    if (!Carries && (begins(turn) || (ends(turn) && !Beside))) {
       if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
       const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
@@ -185,8 +187,8 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_wait<1>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
-    if (Beside && turn == 0) keep_tokens(y, kept(), lane);
-    if (!Beside && !Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+    if (Beside && ends(turn)) keep_tokens(y, kept(), lane);
+    if (!Beside && !Carries && ends(turn) && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       wait_for_errors();
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       Tokens errors;
@@ -227,7 +229,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       const Betas of = betas_at(p, at, s.work.start + static_cast<int64_t>(chunks - 1 - turn) * kChunk, s.work.h);
       return const_cast<float*>(of.first) + walker * of.step;
     };
-    const bool at_end = turn == 0 || turn == chunks - 1, exact = at_end && (with_rests || kDivides<E>);
+    const bool at_end = !Carries && (begins(turn) || ends(turn)), exact = at_end && (with_rests || kDivides<E>);
     if constexpr (!Carries && !kDivides<E>) {
       wait_for_errors();
       Tokens errors;
@@ -240,7 +242,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       Tokens errors;
       const bool asked = !Beside;  // one place is not used then
       if (kDivides<E> && at_end && asked) wait_for_errors();
-      if (Beside && turn == 0) {
+      if (Beside && ends(turn)) {
         keep_tokens(y, kept() + kChunk * kChunk / 4, lane);
       } else if (exact) {
         if constexpr (Beside && kErrorPlaces<Groups> == 1) {
@@ -271,7 +273,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       save_state(dS, whole_state(p.dh0, at_place(p, s.work.of_dh0, s.work.h), p.segments.k_first), row, column);
     }
   }
-  if (!Beside || chunks == 0) return;
+  if (!Beside || chunks == 0 || !s.work.ends) return;
   find_of_last<E, Groups>(p, s.work, wg);
 }
 

@@ -15,6 +15,7 @@ struct Work {
   int64_t place, start;  // of the first chunk; its first token
   int tokens;
   int of_dh0;  // the sequence, whose first chunk this has, or -1
+  bool ends;   // and the last one
 };
 
 // Where the state of a walk that leaves nothing else comes from and goes to.
@@ -38,13 +39,9 @@ struct Walking {
 // Of sequence n and head h, or of the nth one in their order; by one thread.
 __device__ __forceinline__ Work work_of_sequence(const Problem& p, int n, int h, int slice) {
   const int64_t start = bound(p, n);
-  int of_dh0 = n;
-  if (p.segments.owners != nullptr) {
-    of_dh0 = p.segments.owners[n];
-    if (of_dh0 >= 0 && p.segments.firsts[of_dh0] != n) of_dh0 = -1;
-  }
+  const int owner = owner_of(p, n);
   return Work{n, h, slice, count_chunks(p, n), h / p.q_group, h / p.k_group, h / p.v_group, first_chunk(p, n), start,
-              static_cast<int>(bound(p, n + 1) - start), of_dh0};
+              static_cast<int>(bound(p, n + 1) - start), has_first(p, n, owner) ? owner : -1, has_last(p, n, owner)};
 }
 
 __device__ __forceinline__ int nth_sequence(const Problem& p, int nth) { return p.order != nullptr ? p.order[nth] : nth; }
