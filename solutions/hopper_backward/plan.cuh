@@ -161,7 +161,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   if (!plan.alone) {
     bytes[kStartsPart] = bytes[kEndsPart] = of_head * kStateBytes, bytes[kErrorsPart] = of_head * kValueBytes;
     bytes[kEndPart] = pairs * kWalkers * kChunk * 4, bytes[kSumsPart] = pairs * 2 * sizeof(WalkSums);
-    if (cut || p.initial_state != nullptr || p.dht != nullptr) bytes[kRestsPart] = pairs * 2 * kWalkers * 4 * 32 * sizeof(uint4);
+    if (cut || p.initial_state != nullptr || p.dht != nullptr) bytes[kRestsPart] = sequences * p.H * 2 * kWalkers * 4 * 32 * sizeof(uint4);
     if (!in_rows_of_queries(p)) bytes[kBetasPart] = of_head * kWalkers * kChunk * 4;
   }
   bytes[kTilesPart] = plan.little ? 0 : of_head * kTileBytes, bytes[kDecaysPart] = of_head * sizeof(Decays);

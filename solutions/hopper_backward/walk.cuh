@@ -215,7 +215,7 @@ __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, in
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
 __device__ __forceinline__ bool keeps_rests(const Problem& p) { return p.initial_state != nullptr || p.dht != nullptr; }
 __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, bool is_last, int walker) {
-  return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
+  return p.rests + ((at_place(p, owner_of(p, work.n), work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
 }
 
 // Whether a slice's forward walk is over.
