@@ -140,7 +140,7 @@ constexpr bool kRoomForEach = kReverseBytes <= kStateBytes / 2 && kTileBytes >= 
                               kForwardBytes <= kBoxBytes;
 
 // In so many segments; 0: not cut.
-Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
+Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool pairs_walks) {
   Plan plan{};
   plan.length = segments > 0 ? (chunks_of_each(p) + segments - 1) / segments : 0;
   p.segments.length = static_cast<int>(plan.length);
@@ -154,7 +154,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   plan.forward_short = takes_short(p);
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
-  plan.paired = paired_of(p, form.divides, plan.first, plan.walks);
+  plan.paired = pairs_walks ? paired_of(p, form.divides, plan.first, plan.walks) : 0;
   plan.little = little && !plan.alone && (beside || plan.paired > 0 || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
@@ -186,9 +186,9 @@ constexpr int64_t kMostInputs = 2;
 // cannot be side by side.
 Plan plan_of(const Problem& p, const Form& form) {
   const int64_t most = kMostInputs * input_bytes(p, form), segments = most_segments(p);
-  Plan least = plan_with(p, form, segments, false);
-  const auto fits = [&](int64_t count, bool little) {
-    const Plan plan = plan_with(p, form, count, little);
+  Plan least = plan_with(p, form, segments, false, true);
+  const auto fits = [&](int64_t count, bool little, bool pairs_walks = true) {
+    const Plan plan = plan_with(p, form, count, little, pairs_walks);
     if (plan.all() < least.all()) least = plan;
     return plan.all() <= most;
   };
@@ -197,7 +197,7 @@ Plan plan_of(const Problem& p, const Form& form) {
     if (fits(count, true)) return least;
   }
   if (segments > 0 && !form.divides) return least;
-  if (!fits(0, false)) fits(0, true);
+  if (!fits(0, false) && !fits(0, true)) fits(0, true, false);
   return least;
 }
 
