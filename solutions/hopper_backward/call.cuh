@@ -113,10 +113,11 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + int64_t{p.places} * p.k_heads;
   if (beside) {
     p.prepared = p.ready + room_of_queue(p), p.forward_over = p.prepared + int64_t{p.places} * p.H;
-  } else if (plan.paired > 0) {
+  } else if (plan.paired > 0 || plan.flow.most > 0) {
     p.forward_over = p.ready + room_of_queue(p);
   }
   p.kept = plan.bytes[kKeptPart] > 0 ? floats(kKeptPart) : nullptr;
+  p.follows = plan.flow.most > 0;
   p.tellers = beside ? kTellers : kHalves / plan.walks.groups + (plan.paired > 0 ? kHalves / plan.paired : 0);
   if (plan.length > 0) {
     take_segments(p, reinterpret_cast<int64_t*>(at(kBoundsPart)));

@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
     if (kind == kBackward) {
       walk_back<E, 2, true>(p, reverse, wg, turns, place, parity);
     } else {
-      walk_forward<E, 2, true>(p, forward, wg);
+      int place = 0, parity = 0;
+      walk_forward<E, 2, true>(p, forward, wg, place, parity);
     }
   } else {
     registers_down<kFeedRegisters>();

@@ -73,7 +73,8 @@ __device__ __forceinline__ void walk_forward_beside(const Problem& p, const Maps
   int turns = 0;
   if (of_block < 4) {
     registers_up<kWalkRegisters>();
-    walk_forward<E, 1, false, 1, true>(p, s, 0);
+    int place = 0, parity = 0;
+    walk_forward<E, 1, false, 1, true>(p, s, 0, place, parity);
   } else {
     registers_down<kBesideRegisters>();
     if (of_block == 4) {

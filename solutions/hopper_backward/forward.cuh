@@ -60,7 +60,7 @@ struct ForwardWay {
 
 // Carries: nothing is left but the state behind the last chunk. Beside: as above.
 template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false>
-__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg) {
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg, int& place, int& parity) {
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -79,17 +79,16 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   uint32_t state_bits[8][4];
   float x[32] = {}, y[32];
   if (given && chunks > 0) {  // what a given state loses as an operand
-    barrier_wait(shared_address(&s.full[0]), 0);
+    barrier_wait(shared_address(&s.full[place]), parity);
     pack_rest<E>(state_bits, S);
     wgmma_fence();
-    multiply<E>(x, state_bits, shared_address(s.stage[0].k), false);
+    multiply<E>(x, state_bits, shared_address(s.stage[place].k), false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(x);
     keep(state_bits);
   }
   const bool with_rests = !Carries && keeps_rests(p);
-  int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     auto& stage = s.stage[place];
@@ -170,12 +169,56 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kWalkRegisters>();
-    walk_forward<E, Groups, false, Blocks>(p, s, wg);
+    int place = 0, parity = 0;
+    walk_forward<E, Groups, false, Blocks>(p, s, wg, place, parity);
   } else {
     if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
       Behind behind;
       feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
+    }
+  }
+}
+
+// The same, each block one (sequence, head) after the other. The walk back follows as soon as each is over, beside the gradients.
+template <class E, int Groups, int Blocks>
+__global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_flow_kernel(const __grid_constant__ Problem p,
+                                                                                        const __grid_constant__ Maps maps) {
+  DYNAMIC_SHARED(memory);
+  using Shared = ForwardShared<Groups, Blocks>;
+  constexpr int kStages = kForwardStages<Groups, Blocks>, kSlices = kHalves / Groups;
+  auto& s = *reinterpret_cast<Shared*>(memory);
+  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
+  wait_for_last();
+  let_next_begin();  // which does not wait for this one to be over, so what came before has to be
+  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
+  const auto more_jobs = [&](int job) { return job < (p.brief > 0 ? p.queue->sequences : p.N) * p.H * kSlices; };
+  const auto begin = [&](int job) {
+    if (threadIdx.x == 0) s.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * Groups * kSlice);
+    __syncthreads();
+  };
+  const auto end = [&] {  // all that is left is there
+    __syncthreads();
+    if (threadIdx.x < Groups) store_released(forward_over(p, s.work) + threadIdx.x, 1);
+    __syncwarp();
+  };
+  if (wg < Groups) {
+    if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kWalkRegisters>();
+    int place = 0, parity = 0;
+#pragma unroll 1
+    for (int job = blockIdx.x; more_jobs(job); job += gridDim.x) {
+      begin(job);
+      walk_forward<E, Groups, false, Blocks>(p, s, wg, place, parity);
+      end();
+    }
+  } else {
+    if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
+    Behind behind;
+#pragma unroll 1
+    for (int job = blockIdx.x; more_jobs(job); job += gridDim.x) {
+      begin(job);
+      if (threadIdx.x / 32 % 4 == 0) feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
+      end();
     }
   }
 }
@@ -199,7 +242,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_beside_ke
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    walk_forward<E, Groups, false, 1, true>(p, s, wg);
+    int place = 0, parity = 0;
+    walk_forward<E, Groups, false, 1, true>(p, s, wg, place, parity);
   } else {
     if constexpr (Groups > 1) registers_down<kFeedRegisters>();
     int turns = 0;

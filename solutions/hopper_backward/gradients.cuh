@@ -92,6 +92,10 @@ struct GradientBlock {
         if (lane_here() == 0) {
           s.task[i] = task;
           barrier_arrive(shared_address(&s.found[i]));
+          if (task.valid > 0) {  // there is no second place for keys and queries, so at least they shall be near
+            bring_boxes_near(&maps.k, 0, task.k_head, static_cast<int>(task.first));
+            bring_boxes_near(&maps.q, 0, (task.k_head * p.k_group + task.from) / p.q_group, static_cast<int>(task.first));
+          }
         }
       }
       others_arrive(lane_here(), shared_address(&s.found[i]));

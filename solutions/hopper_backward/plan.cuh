@@ -83,6 +83,16 @@ int shared_of(const Problem& p, bool beside) {
   return static_cast<int>(p.multiprocessors / (int64_t{p.N} * p.k_heads * (beside ? 2 : 1)));
 }
 
+// Blocks that walk forward, one (sequence, head) after the other, each with so many slices, so many on a multiprocessor. most 0: a block each.
+struct Flow {
+  int groups, blocks;
+  int64_t most;
+};
+Flow flow_of(const Problem& p, const First& first, const Walks& walks, int paired) {
+  if (first.walks > 0 || paired > 0 || p.segments.length > 0 || walks.groups != 2) return {};
+  return {};
+}
+
 // Slices in a block that walks forward beside the walk back, where neither fills the multiprocessors; 0: one comes behind the other.
 int paired_of(const Problem& p, bool divides, const First& first, const Walks& walks) {
   constexpr int64_t kLeastChunks = 16;
@@ -108,6 +118,7 @@ struct Plan {
   bool forward_both;  // slices in a block that walks forward
   bool forward_short;  // two blocks that do on a multiprocessor, a slice each
   bool alone;         // no sequence has more than one chunk
+  Flow flow;          // forward; most 0: a block each
   int paired;         // slices in a block that walks forward beside the walk back; 0: that comes behind
   bool little;        // tiles have no memory of their own
   int64_t bytes[kWorkParts];
@@ -155,6 +166,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool 
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
   plan.paired = pairs_walks ? paired_of(p, form.divides, plan.first, plan.walks) : 0;
+  plan.flow = flow_of(p, plan.first, plan.walks, plan.paired);
   plan.little = little && !plan.alone && (beside || plan.paired > 0 || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
@@ -169,7 +181,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool 
   bytes[kZerosPart] = form.output ? 0 : of_values;     // in the place of do
   bytes[kOrderPart] = (p.N + 3) / 4 * 16;
   plan.shared = p.shared = shared_of(p, beside);
-  bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head : 0) + (beside || plan.paired > 0 ? kHalves * pairs : 0) + 3) / 4 * 16;
+  bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head : 0) + (beside || plan.paired > 0 || plan.flow.most > 0 ? kHalves * pairs : 0) + 3) / 4 * 16;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
   bytes[kKeptPart] = beside || plan.paired > 0 ? sequences * p.H * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;

@@ -67,6 +67,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  bool follows;                 // the walk back waits for each forward walk: that is beside it, and forward_over is there
   int tellers;                  // blocks that leave something of a chunk and head
   int shared;                   // chunks at a sequence's start, and at its end beside the walks, whose gradients two blocks share (gradients.cuh)
   int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not

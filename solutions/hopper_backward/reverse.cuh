@@ -128,11 +128,19 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
   const int walker = slice / kSlice * 4 + warp;
+  const auto begins = [&](int turn) { return turn == chunks - 1 && s.work.of_dh0 >= 0; };  // with the sequence, and not a segment
+  const auto ends = [&](int turn) { return turn == 0 && s.work.ends; };
   Slice dS;
   if constexpr (Carries) {
     load_state(dS, s.carried.from, row, column);
   } else {
     load_state(dS, gradient_behind(p, s.work.n, s.work.h), row, column);
+  }
+  if (!Carries && !Beside && chunks > 0 && ends(0)) {  // S is asked for before the gradient is there
+    const float* const given = chunks == 1 ? given_state(p, s.work) : nullptr;
+    const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
+    const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
+    if (lane == 0) ends_at(p, s.work.n, s.work.h, true).of_states[walker] = found;
   }
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
@@ -148,8 +156,6 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   }
   const bool with_rests = keeps_rests(p);
   const auto kept = [&] { return kept_of(p, s.work, anew(walker)); };
-  const auto begins = [&](int turn) { return turn == chunks - 1 && s.work.of_dh0 >= 0; };  // with the sequence, and not a segment
-  const auto ends = [&](int turn) { return turn == 0 && s.work.ends; };
   const auto wait_for_errors = [&] {
     if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
   };
@@ -160,9 +166,9 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
     const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    if (!Carries && (begins(turn) || (ends(turn) && !Beside))) {
+    if (!Carries && begins(turn) && !(ends(turn) && !Beside)) {
       if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
-      const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
+      const float* const given = given_state(p, s.work);
       const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }

@@ -50,7 +50,10 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       const Way way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
-        if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
+        if (lane_here() == 0) {
+          walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
+          if (!Beside && p.follows) wait_for_forward<Groups>(p, walk.work), fence_async_memory();
+        }
         named_barrier(kWalk, kTogether);
         feed<Way, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
