@@ -21,6 +21,7 @@ using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Group
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
 static_assert(2 * (sizeof(ForwardShared<1, 2>) + 1024) <= kMostShared + 1024);  // 1 KB more of each is the system's
 constexpr int kShortWalkRegisters = 208, kShortFeedRegisters = 48;  // of half of a multiprocessor
+constexpr int kFlowRegisters = 232, kFlowFeedRegisters = 40;  // more for a feeder that goes on
 
 // Beside: others store the states and tell of them. Waits: and prepare tiles meanwhile.
 template <int Groups, int Blocks = 1, bool Beside = false, bool Waits = Beside>
@@ -203,7 +204,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_flow
     __syncwarp();
   };
   if (wg < Groups) {
-    if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kWalkRegisters>();
+    if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kFlowRegisters>();
     int place = 0, parity = 0;
 #pragma unroll 1
     for (int job = blockIdx.x; more_jobs(job); job += gridDim.x) {
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_flow
       end();
     }
   } else {
-    if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
+    if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFlowFeedRegisters>();
     Behind behind;
 #pragma unroll 1
     for (int job = blockIdx.x; more_jobs(job); job += gridDim.x) {
