@@ -79,7 +79,7 @@ int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kC
 // How many chunks' gradients two blocks share, at each sequence's start, and beside the walks at its end: so that these are about as many tasks
 // as there are blocks.
 int shared_of(const Problem& p, bool beside) {
-  if (p.k_group < 2 || p.q_group != p.k_group) return 0;
+  if (p.k_group < 2 || p.q_group != p.k_group || int64_t{p.places} * p.k_heads > p.multiprocessors) return 0;
   return static_cast<int>(p.multiprocessors / (int64_t{p.N} * p.k_heads * (beside ? 2 : 1)));
 }
 
@@ -90,15 +90,15 @@ struct Flow {
 };
 Flow flow_of(const Problem& p, const First& first, const Walks& walks, int paired) {
   if (first.walks > 0 || paired > 0 || p.segments.length > 0 || walks.groups != 2) return {};
-  return {};
+  return {2, 1, p.multiprocessors / 5};
 }
 
 // Slices in a block that walks forward beside the walk back, where neither fills the multiprocessors; 0: one comes behind the other.
 int paired_of(const Problem& p, bool divides, const First& first, const Walks& walks) {
   constexpr int64_t kLeastChunks = 16;
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  if (!divides || first.walks > 0 || p.segments.length > 0 || p.brief > 0 || walks.groups != 2 || 2 * pairs > all) return 0;
-  if (p.tokens < kLeastChunks * kChunk * p.N) return 0;
+  if (!divides || first.walks > 0 || p.brief > 0 || walks.groups != 2 || 2 * pairs > all) return 0;
+  if (p.segments.length == 0 && p.tokens < kLeastChunks * kChunk * p.N) return 0;
   return 3 * pairs <= all ? 1 : 2;
 }
 
@@ -167,6 +167,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool 
   const bool beside = plan.first.walks > 0;
   plan.paired = pairs_walks ? paired_of(p, form.divides, plan.first, plan.walks) : 0;
   plan.flow = flow_of(p, plan.first, plan.walks, plan.paired);
+  if (plan.flow.most > 0) plan.walks.most = 3 * p.multiprocessors / 10;
   plan.little = little && !plan.alone && (beside || plan.paired > 0 || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
