@@ -65,9 +65,9 @@ void check_shapes(const Call& x) {
   require("dh0", x.dh0, kFloat32, device, {N, H, D, D});
 }
 
-Problem problem_of(const Call& x, bool k_first, int multiprocessors) {
+Problem problem_of(const Call& x, bool k_first) {
   Problem p{};
-  p.device = x.q.device().device_id, p.multiprocessors = multiprocessors;
+  p.device = x.q.device().device_id;
   p.cu_seqlens = static_cast<const int64_t*>(x.cu_seqlens.data_ptr());
   p.g = pointer<const float>(x.g), p.beta = pointer<const float>(x.beta);
   p.initial_state = pointer<const float>(x.initial_state), p.dht = pointer<const float>(x.final_state);
@@ -104,7 +104,7 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   const int second = beside || plan.walks.groups == 1 ? kTileBytes : 0;  // its place
   p.reverse_tiles = plan.little ? Tiles{p.ends, kStateBytes, second} : Tiles{at(kTilesPart), kTileBytes, 0};
   p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
-  if (plan.little && (beside || plan.paired > 0)) p.forward_tiles = {p.errors, kValueBytes, plan.paired == 2 ? 0 : kBoxBytes};
+  if (plan.little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
   p.writes = static_cast<uint16_t*>(plan.bytes[kWritesPart] > 0 ? at(kWritesPart) : p.dv);
   p.of_end = floats(kEndPart), p.of_ends = floats(kSumsPart), p.rests = reinterpret_cast<uint4*>(at(kRestsPart));
   if (plan.bytes[kBetasPart] > 0) p.of_betas = floats(kBetasPart);
@@ -112,13 +112,9 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   p.queue = reinterpret_cast<Queue*>(at(kQueuePart));
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + int64_t{p.places} * p.k_heads;
   if (beside) {
-    p.prepared = p.ready + room_of_queue(p), p.forward_over = p.prepared + int64_t{p.places} * p.H;
-  } else if (plan.paired > 0 || plan.flow.most > 0) {
-    p.forward_over = p.ready + room_of_queue(p);
+    p.prepared = p.ready + int64_t{p.places} * p.k_heads, p.forward_over = p.prepared + int64_t{p.places} * p.H;
+    p.kept = floats(kKeptPart);
   }
-  p.kept = plan.bytes[kKeptPart] > 0 ? floats(kKeptPart) : nullptr;
-  p.follows = plan.flow.most > 0;
-  p.tellers = beside ? kTellers : kHalves / plan.walks.groups + (plan.paired > 0 ? kHalves / plan.paired : 0);
   if (plan.length > 0) {
     take_segments(p, reinterpret_cast<int64_t*>(at(kBoundsPart)));
   }
@@ -129,17 +125,16 @@ void backward(const Call& x, bool k_first) {
   const DLDevice device = x.q.device();
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
-  int multiprocessors = 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
-  Problem p = problem_of(x, k_first, multiprocessors);
+  Problem p = problem_of(x, k_first);
+  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
   check_bounds(p, stream);
 
   const DLDataType type = x.q.dtype();
   const Plan plan = plan_of(p, {same(type, kBFloat16), x.output.has_value()});
-  TVM_FFI_CHECK(int64_t{plan.places} * p.k_heads < int64_t{1} << kPartAt, ValueError) << plan.places << " chunks are not served";
+  TVM_FFI_CHECK(int64_t{plan.places} * p.k_heads < (int64_t{1} << 31), ValueError) << plan.places << " chunks are not served";
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(plan.length)};
   p.segments.k_first = p.k_first;
-  p.N = plan.N, p.places = plan.places, p.brief = plan.brief, p.shared = plan.shared;
+  p.N = plan.N, p.places = plan.places, p.brief = plan.brief;
   const auto workspace = ffi::Tensor::FromEnvAlloc(TVMFFIEnvTensorAlloc, ffi::Shape({plan.all() / 4}), kFloat32, device);
   auto* const memory = static_cast<unsigned char*>(workspace.data_ptr());
   take_memory(p, plan, memory);

@@ -48,8 +48,7 @@ __global__ void __launch_bounds__(kWalkThreads<2>, 1) gdn_carry_kernel(const __g
     if (kind == kBackward) {
       walk_back<E, 2, true>(p, reverse, wg, turns, place, parity);
     } else {
-      int place = 0, parity = 0;
-      walk_forward<E, 2, true>(p, forward, wg, place, parity);
+      walk_forward<E, 2, true>(p, forward, wg);
     }
   } else {
     registers_down<kFeedRegisters>();

@@ -91,22 +91,16 @@ __device__ __forceinline__ void take_tokens(float (&x)[32], const float* from, i
   for (int i = 0; i < 32; ++i) x[i] = from[32 * i + lane];
 }
 
-__device__ __forceinline__ float* kept_of(const Problem& p, const Work& work, int walker) {
-  return p.kept + (at_place(p, owner_of(p, work.n), work.h) * kWalkers + walker) * (kChunk * kChunk / 2);
-}
-
-// What a warp finds of a sequence's last chunk, once the forward walk is over: y and x of it are kept in memory.
-template <class E, int Groups>
-__device__ __forceinline__ void find_of_last(const Problem& p, const Work& work, int wg) {
-  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here(), slice = anew(work.slice) + wg * kSlice;
-  const int walker = slice / kSlice * 4 + warp, row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
-  const int64_t at = at_place(p, work.place + work.chunks - 1, work.h);
-  const float* const kept = kept_of(p, work, walker);
-  wait_for_forward<Groups>(p, work);
+// What a warp finds of a sequence's last chunk, once the forward walk is over; `kept`: y and x of it.
+template <class E>
+__device__ __forceinline__ void find_of_last(const Problem& p, const Work& work, int64_t at, const float* kept, int slice, int walker, int row,
+                                             int column, int warp, int lane) {
+  wait_for_number(forward_over(p, work));
   Slice dS;
   load_state(dS, gradient_behind(p, work.n, work.h), row, column);
   const float* const given = work.chunks == 1 ? given_state(p, work) : nullptr;
-  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes), row, column, warp, lane);
+  const unsigned char* const S = p.starts + at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
+  const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, S, row, column, warp, lane);
   WalkSums& sums = ends_at(p, work.n, work.h, true);
   if (lane == 0) sums.of_states[walker] = found;
   Tokens errors;

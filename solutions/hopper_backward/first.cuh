@@ -73,8 +73,7 @@ __device__ __forceinline__ void walk_forward_beside(const Problem& p, const Maps
   int turns = 0;
   if (of_block < 4) {
     registers_up<kWalkRegisters>();
-    int place = 0, parity = 0;
-    walk_forward<E, 1, false, 1, true>(p, s, 0, place, parity);
+    walk_forward<E, 1, false, 1, true>(p, s, 0);
   } else {
     registers_down<kBesideRegisters>();
     if (of_block == 4) {
@@ -85,7 +84,7 @@ __device__ __forceinline__ void walk_forward_beside(const Problem& p, const Maps
       store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
     } else if (of_block == 7) {
       const int at = static_cast<int>(s.work.place) * p.k_heads + s.work.k_head;
-      tell_turns<1>(p, s, at, 0, s.work.chunks, turns);
+      tell_turns<1, kTellers>(p, s, at, 0, s.work.chunks, turns);
     }
   }
   named_barrier(kWalkOver, kOfWalk);  // all that is left is there
@@ -114,11 +113,11 @@ __device__ __forceinline__ void walk_back_beside(const Problem& p, const Maps& m
     } else if (of_block == 6) {
       store_states_back<1>(p, s, turns);
     } else if (of_block == 7) {
-      tell_turns<-1>(p, s, last, 1, s.work.chunks, turns);
+      tell_turns<-1, kTellers>(p, s, last, 1, s.work.chunks, turns);
     }
   }
   named_barrier(kWalkOver, kOfWalk);
-  if (threadIdx.x == 0 && s.work.chunks > 0) tell(p, last, is_shared(p, s.work.chunks - 1, s.work.chunks));
+  if (threadIdx.x == 0 && s.work.chunks > 0) tell(p, last, p.k_group * kTellers);
 }
 
 // Blocks from `from` on.
@@ -130,7 +129,7 @@ __global__ void __launch_bounds__(kFirstThreads, 1) gdn_first_kernel(const __gri
   const int block = from + blockIdx.x;
   if (block == 0 && threadIdx.x == 0) {
     int chunks = 0;
-    for (int n = 0; n < p.N; ++n) chunks += count_tasks(p, count_chunks(p, n));
+    for (int n = 0; n < p.N; ++n) chunks += count_chunks(p, n);
     store_released(&p.queue->all, 1 + chunks * p.k_heads);
   }
   if (block < first.prepare) {

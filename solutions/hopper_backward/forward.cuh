@@ -21,16 +21,15 @@ using ForwardShared = Walking<ForwardStage<Groups>, Groups, kForwardStages<Group
 static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>) <= kMostShared);
 static_assert(2 * (sizeof(ForwardShared<1, 2>) + 1024) <= kMostShared + 1024);  // 1 KB more of each is the system's
 constexpr int kShortWalkRegisters = 208, kShortFeedRegisters = 48;  // of half of a multiprocessor
-constexpr int kFlowRegisters = 232, kFlowFeedRegisters = 40;  // more for a feeder that goes on
 
-// Beside: others store the states and tell of them. Waits: and prepare tiles meanwhile.
-template <int Groups, int Blocks = 1, bool Beside = false, bool Waits = Beside>
+// Beside: others prepare tiles meanwhile, store the states and tell of them.
+template <int Groups, int Blocks = 1, bool Beside = false>
 struct ForwardWay {
   const Maps& maps;
   ForwardShared<Groups, Blocks>& s;
   const bool leaves = true, with_values = true;
   const Work& work = s.work;
-  static constexpr bool kWaits = Waits, kTells = Beside;
+  static constexpr bool kWaits = Beside, kTells = Beside;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
@@ -61,7 +60,7 @@ struct ForwardWay {
 
 // Carries: nothing is left but the state behind the last chunk. Beside: as above.
 template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false>
-__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg, int& place, int& parity) {
+__device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
@@ -80,16 +79,17 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   uint32_t state_bits[8][4];
   float x[32] = {}, y[32];
   if (given && chunks > 0) {  // what a given state loses as an operand
-    barrier_wait(shared_address(&s.full[place]), parity);
+    barrier_wait(shared_address(&s.full[0]), 0);
     pack_rest<E>(state_bits, S);
     wgmma_fence();
-    multiply<E>(x, state_bits, shared_address(s.stage[place].k), false);
+    multiply<E>(x, state_bits, shared_address(s.stage[0].k), false);
     wgmma_commit();
     wgmma_wait<0>();
     settle(x);
     keep(state_bits);
   }
   const bool with_rests = !Carries && keeps_rests(p);
+  int place = 0, parity = 0;
 #pragma unroll 1
   for (int c = 0; c < chunks; ++c) {
     auto& stage = s.stage[place];
@@ -141,7 +141,7 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     wgmma_wait<0>();
     settle_state(S);
     keep(bits);
-    if (with_rests && ((c == 0 && s.work.of_dh0 >= 0) || (c == chunks - 1 && s.work.ends))) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
+    if (with_rests && (c == 0 || c == chunks - 1)) write_rests<E>(y, rests_of(p, s.work, c == chunks - 1, slice / kSlice * 4 + warp), lane);
     __syncwarp();
     warp_arrive(lane, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;
@@ -170,8 +170,7 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
   if (wg < Groups) {
     if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kWalkRegisters>();
-    int place = 0, parity = 0;
-    walk_forward<E, Groups, false, Blocks>(p, s, wg, place, parity);
+    walk_forward<E, Groups, false, Blocks>(p, s, wg);
   } else {
     if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
     if (threadIdx.x / 32 % 4 == 0) {
@@ -179,90 +178,6 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
       feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
     }
   }
-}
-
-// The same, each block one (sequence, head) after the other. The walk back follows as soon as each is over, beside the gradients.
-template <class E, int Groups, int Blocks>
-__global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_flow_kernel(const __grid_constant__ Problem p,
-                                                                                        const __grid_constant__ Maps maps) {
-  DYNAMIC_SHARED(memory);
-  using Shared = ForwardShared<Groups, Blocks>;
-  constexpr int kStages = kForwardStages<Groups, Blocks>, kSlices = kHalves / Groups;
-  auto& s = *reinterpret_cast<Shared*>(memory);
-  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
-  wait_for_last();
-  let_next_begin();  // which does not wait for this one to be over, so what came before has to be
-  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
-  const auto more_jobs = [&](int job) { return job < (p.brief > 0 ? p.queue->sequences : p.N) * p.H * kSlices; };
-  const auto begin = [&](int job) {
-    if (threadIdx.x == 0) s.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * Groups * kSlice);
-    __syncthreads();
-  };
-  const auto end = [&] {  // all that is left is there
-    __syncthreads();
-    if (threadIdx.x < Groups) store_released(forward_over(p, s.work) + threadIdx.x, 1);
-    __syncwarp();
-  };
-  if (wg < Groups) {
-    if constexpr (Groups > 1 || Blocks > 1) registers_up<Blocks == 2 ? kShortWalkRegisters : kFlowRegisters>();
-    int place = 0, parity = 0;
-#pragma unroll 1
-    for (int job = blockIdx.x; more_jobs(job); job += gridDim.x) {
-      begin(job);
-      walk_forward<E, Groups, false, Blocks>(p, s, wg, place, parity);
-      end();
-    }
-  } else {
-    if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFlowFeedRegisters>();
-    Behind behind;
-#pragma unroll 1
-    for (int job = blockIdx.x; more_jobs(job); job += gridDim.x) {
-      begin(job);
-      if (threadIdx.x / 32 % 4 == 0) feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
-      end();
-    }
-  }
-}
-
-// The same beside the walk back and the gradients. These begin as soon as all blocks of this kernel have the states that they begin with: those of
-// segments lie where the walk back leaves dv.
-template <class E, int Groups>
-__global__ void __launch_bounds__(kWalkThreads<Groups>, 1) gdn_forward_beside_kernel(const __grid_constant__ Problem p,
-                                                                                     const __grid_constant__ Maps maps) {
-  DYNAMIC_SHARED(memory);
-  using Shared = ForwardShared<Groups>;
-  constexpr int kStages = kForwardStages<Groups>;
-  auto& s = *reinterpret_cast<Shared*>(memory);
-  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [&] {
-    barrier_init(shared_address(&s.passed_on), 4 * Groups * kSpeakers);
-    barrier_init(shared_address(&s.taken), 1);
-    s.states_there = s.values_there = 0;
-  });
-  if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
-  __syncthreads();
-  const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0), warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
-  if (wg < Groups) {
-    if constexpr (Groups > 1) registers_up<kWalkRegisters>();
-    int place = 0, parity = 0;
-    walk_forward<E, Groups, false, 1, true>(p, s, wg, place, parity);
-  } else {
-    if constexpr (Groups > 1) registers_down<kFeedRegisters>();
-    int turns = 0;
-    if (warp == 0) {
-      Behind behind;
-      feed<ForwardWay<Groups, 1, true, false>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
-    } else if (warp == 1) {
-      if (s.work.chunks > 0) wait_for_counts(&s.states_there, &s.states_there, 0);
-      let_next_begin();
-    } else if (warp == 2) {
-      unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
-      store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
-    } else if (warp == 3) {
-      tell_turns<1>(p, s, static_cast<int>(s.work.place) * p.k_heads + s.work.k_head, 0, s.work.chunks, turns);
-    }
-  }
-  __syncthreads();  // all that is left is there
-  if (threadIdx.x < Groups) store_released(forward_over(p, s.work) + threadIdx.x, 1);
 }
 
 }  // namespace

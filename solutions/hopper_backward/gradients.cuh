@@ -4,8 +4,7 @@
 //   dQ = scale diag(gamma) G S + (dP * Gamma) K
 //   dK = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dV S + diag(gamma_C / gamma) U dS
 // A block takes chunks and key heads one after the other, and of each the heads that share it in turn: so dQ and dK are sums in one
-// order, and are rounded once. Those of chunks that the walks leave last are two blocks', each with half of the heads: so
-// that all blocks are done at about the same time. The block that is done last adds both sums. Each of two warpgroups has half of the key channels, and all of one of the two products between tokens.
+// order, and are rounded once. Each of two warpgroups has half of the key channels, and all of one of the two products between tokens.
 #pragma once
 #include "beside.cuh"
 #include "gates.cuh"
@@ -21,7 +20,6 @@ constexpr int kMatrices = 1, kCleared = 2;              // named barriers of tho
 struct Task {
   int64_t first;           // token
   int place, valid, k_head;  // valid 0: there are no more
-  int from, to;  // of the heads that share it
   const WalkSums* at_end;  // of the first head, two apart, if the chunk is a sequence's first or last: the reverse walk has found <S, dS>
   const float* exact_end;  // of the first head, where that has found the gradient of the decay to the end; or null
 };
@@ -38,7 +36,6 @@ struct GradientShared {
   Decays decays[kHeadsAhead];
   GateSums sums[2];  // of heads in turns
   Task task[kTasks];
-  int other_is_done;  // whoever shares a task
   unsigned char unused[1536];  // the places of the walk back reach as far (together.cuh)
   alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, betas_read, found[kTasks];
 };
@@ -48,8 +45,8 @@ __device__ __forceinline__ int next_of(int i, int count) { return i == count - 1
 
 // The next one that is ready, once it is; by a warp.
 __device__ __forceinline__ Task next_task(const Problem& p) {
-  int found = 0, part = 0;  // of lane 0
-  if (lane_here() == 0) found = take_ready(p, part);
+  int found = 0;
+  if (lane_here() == 0) found = take_ready(p);
   found = __shfl_sync(kAllLanes, found, 0) - 1;
   if (found < 0) return Task{};
   const int place = found / p.k_heads, k_head = found % p.k_heads;
@@ -57,7 +54,7 @@ __device__ __forceinline__ Task next_task(const Problem& p) {
   const bool exact = chunk.is_last && p.dht != nullptr;
   const float* const exact_end = exact ? p.of_end + at_place(p, chunk.n, k_head * p.k_group) * kWalkers * kChunk : nullptr;
   const bool at_end = chunk.is_first || chunk.is_last;
-  return Task{chunk.first, place, chunk.valid, k_head, part == 2 ? (p.k_group + 1) / 2 : 0, part == 1 ? (p.k_group + 1) / 2 : p.k_group, at_end ? &ends_at(p, chunk.n, k_head * p.k_group, chunk.is_last) : nullptr, exact_end};
+  return Task{chunk.first, place, chunk.valid, k_head, at_end ? &ends_at(p, chunk.n, k_head * p.k_group, chunk.is_last) : nullptr, exact_end};
 }
 
 // What a block asks TMA for, and what it does with a task's rows.
@@ -87,27 +84,19 @@ struct GradientBlock {
     int place = 0, round = 0, decays = 0;
 #pragma unroll 1
     for (int i = 0;; i = next_of(i, kTasks)) {  // whoever multiplies has left the third task before
-      {
-        const Task task = next_task(p);
-        if (lane_here() == 0) {
-          s.task[i] = task;
-          barrier_arrive(shared_address(&s.found[i]));
-          if (task.valid > 0) {  // there is no second place for keys and queries, so at least they shall be near
-            bring_boxes_near(&maps.k, 0, task.k_head, static_cast<int>(task.first));
-            bring_boxes_near(&maps.q, 0, (task.k_head * p.k_group + task.from) / p.q_group, static_cast<int>(task.first));
-          }
-        }
+      const Task task = next_task(p);
+      if (lane_here() == 0) {
+        s.task[i] = task;
+        barrier_arrive(shared_address(&s.found[i]));
       }
       others_arrive(lane_here(), shared_address(&s.found[i]));
-      __syncwarp();
-      if (s.task[i].valid == 0) return;
-      // Its heads are read anew for each: there is no room for them.
+      if (task.valid == 0) return;
 #pragma unroll 1
-      for (int turn = s.task[i].from; turn < s.task[i].to; ++turn) {
+      for (int turn = 0; turn < p.k_group; ++turn) {
 #pragma unroll 1
         for (int half = 0; half < kHalves; ++half) {
           if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);
-          if (lane_here() == 0) ask(s.task[i], turn, half, place, decays);
+          if (lane_here() == 0) ask(task, turn, half, place, decays);
           round += place == kParts - 1, place = next_of(place, kParts);
           __syncwarp();
         }
@@ -126,11 +115,11 @@ struct GradientBlock {
       const Task task = s.task[i];
       if (task.valid == 0) return;
 #pragma unroll 1
-      for (int turn = task.from; turn < task.to; turn += p.q_group, ++asked) {
+      for (int turn = 0; turn < p.k_group; turn += p.q_group, ++asked) {
         if (asked > 0) barrier_wait(shared_address(&s.queries_left), (asked - 1) & 1);
-        if (lane_here() == 0) ask_queries(task, turn, turn == task.from);
+        if (lane_here() == 0) ask_queries(task, turn, turn == 0);
         __syncwarp();
-        if (turn == task.from) read_betas<E>(task);
+        if (turn == 0) read_betas<E>(task);
       }
     }
   }
@@ -139,7 +128,7 @@ struct GradientBlock {
   template <class E>
   __device__ __forceinline__ void read_betas(const Task& task) const {
 #pragma unroll 1
-    for (int turn = task.from; turn < task.to; ++turn) {
+    for (int turn = 0; turn < p.k_group; ++turn) {
       const int h = task.k_head * p.k_group + turn;
       const int64_t at = at_place(p, task.place, h);
       const bool at_end = task.at_end != nullptr;
@@ -237,38 +226,6 @@ __device__ __forceinline__ void multiply_matrices(float (&dQ)[32], float (&dK)[3
 // The warp of those that multiply, found anew: nothing that follows from it is kept over products.
 __device__ __forceinline__ int warp_here() { return __shfl_sync(kAllLanes, threadIdx.x / 32, 0); }
 
-// Of a task that two blocks share: whether this block is done last, which then has the sums of both. They pass by way of the states of a
-// block's first head, which nobody needs any more.
-__device__ __forceinline__ bool add_other(const GradientBlock& block, const Task& task, float (&dQ)[32], float (&dK)[32]) {
-  const Problem& p = block.p;
-  const int thread = threadIdx.x;
-  const auto sums_of = [&](unsigned char* states, int turn) {
-    return reinterpret_cast<float4*>(states + at_place(p, task.place, task.k_head * p.k_group + turn) * kStateBytes) + thread;
-  };
-  {
-    float4 *const q_to = sums_of(p.starts, task.from), *const k_to = sums_of(p.ends, task.from);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      q_to[i * kGradientThreads] = make_float4(dQ[4 * i], dQ[4 * i + 1], dQ[4 * i + 2], dQ[4 * i + 3]);
-      k_to[i * kGradientThreads] = make_float4(dK[4 * i], dK[4 * i + 1], dK[4 * i + 2], dK[4 * i + 3]);
-    }
-  }
-  named_barrier(kCleared, kGradientThreads);
-  if (thread == 0) block.s.other_is_done = count_in_order(p.walked + int64_t{task.place} * p.k_heads + task.k_head, 1);
-  named_barrier(kCleared, kGradientThreads);
-  if (block.s.other_is_done == 0) return false;
-  const int turn = task.from > 0 ? 0 : task.to;  // the other's first
-  const float4 *const q_from = sums_of(p.starts, turn), *const k_from = sums_of(p.ends, turn);
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const float4 q = q_from[i * kGradientThreads], k = k_from[i * kGradientThreads];
-    dQ[4 * i] += q.x, dQ[4 * i + 1] += q.y, dQ[4 * i + 2] += q.z, dQ[4 * i + 3] += q.w;
-    dK[4 * i] += k.x, dK[4 * i + 1] += k.y, dK[4 * i + 2] += k.z, dK[4 * i + 3] += k.w;
-  }
-  return true;
-}
-static_assert(32 * 4 * kGradientThreads <= kStateBytes);
-
 // All of a task's heads.
 template <class E>
 __device__ __forceinline__ void find_gradients(const GradientBlock& block, const Task& task, Turn& at) {
@@ -276,7 +233,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   GradientShared& s = block.s;
   float dQ[32] = {}, dK[32] = {};
 #pragma unroll 1
-  for (int turn = task.from; turn < task.to; ++turn) {
+  for (int turn = 0; turn < p.k_group; ++turn) {
     const int h = task.k_head * p.k_group + turn;
     const Decays& d = s.decays[at.decays];
     GateSums& sums = s.sums[at.parities >> kOfHead & 1];
@@ -300,10 +257,10 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const int of_block = warp_here(), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
-    if (turn % p.q_group == 0 || turn == task.from) {
+    if (turn % p.q_group == 0) {
       barrier_wait(shared_address(&s.queries), at.parities >> kOfQueries & 1);
       at.parities ^= 1 << kOfQueries;
-      block.clear_tail(task, turn == task.from ? all_k : all_q, turn == task.from ? 2 * kHalves : kHalves);
+      block.clear_tail(task, turn == 0 ? all_k : all_q, turn == 0 ? 2 * kHalves : kHalves);
     }
     add_states<E>(dQ, dK, of, d, p.scale, sums, q, k, wg, warp, lane);
     float products[32];
@@ -330,14 +287,13 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
-    if ((turn + 1) % p.q_group != 0 && turn + 1 != task.to) continue;
+    if ((turn + 1) % p.q_group != 0) continue;
     if (turn < p.q_group) {  // before the next task's can be
       barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);
       at.parities ^= 1 << kOfBetas;
     }
     __syncwarp();
     warp_arrive(lane_here(), shared_address(&s.queries_left));  // behind the last head the keys, too
-    if (task.to - task.from < p.k_group && !add_other(block, task, dQ, dK)) return;
     store_rows<E>(task.first, task.valid, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;

@@ -64,27 +64,12 @@ void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
 
 // Early: beside the kernel before.
 template <class E, int Groups>
-void launch_forward_beside(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  const dim3 grid = grid_of(kHalves / Groups, p.H, p.N);
-  launch(gdn_forward_beside_kernel<E, Groups>, allowed, p.device, grid, kWalkThreads<Groups>, sizeof(ForwardShared<Groups>), stream, p, maps);
-}
-
-template <class E, int Groups, int Blocks>
-void launch_forward_flow(const Problem& p, const Maps& maps, int64_t most, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  const dim3 grid = grid_of(std::min<int64_t>(most, int64_t{p.N} * p.H * kHalves / Groups), 1);
-  constexpr size_t kBytes = sizeof(ForwardShared<Groups, Blocks>);
-  launch(gdn_forward_flow_kernel<E, Groups, Blocks>, allowed, p.device, grid, kWalkThreads<Groups>, kBytes, stream, p, maps);
-}
-
-template <class E, int Groups, bool Beside = false>
 void launch_together(const Problem& p, const Maps& maps, int64_t most, bool early, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
   const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
   const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, int64_t{p.places} * p.k_heads));
-  const auto kernel = gdn_together_kernel<E, Groups, Beside>;
+  const auto kernel = gdn_together_kernel<E, Groups>;
   allow(kernel, sizeof(GradientShared), p.device, allowed);
   cudaLaunchAttribute beside{};
   beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -136,17 +121,6 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   if (p.brief > 0) launch_brief<E>(p, maps, plan.alone, stream);
   if (plan.alone) return;
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
-  if constexpr (kDivides<E>) {
-    if (plan.paired > 0) {
-      (plan.paired == 2 ? launch_forward_beside<E, 2> : launch_forward_beside<E, 1>)(p, maps, stream);
-      return launch_together<E, 2, true>(p, maps, plan.walks.most, true, stream);
-    }
-  }
-  if (plan.flow.most > 0) {
-    (plan.flow.blocks == 2 ? launch_forward_flow<E, 1, 2> : plan.flow.groups == 2 ? launch_forward_flow<E, 2, 1> : launch_forward_flow<E, 1, 1>)(
-        p, maps, plan.flow.most, stream);
-    return launch_together<E, 2>(p, maps, plan.walks.most, true, stream);
-  }
   const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
   forward(p, maps, stream);
   (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);

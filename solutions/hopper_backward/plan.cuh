@@ -76,32 +76,6 @@ First first_of(const Problem& p, bool divides) {
 // at all of them.
 int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kChunk} * p.N ? kChunk : 0; }
 
-// How many chunks' gradients two blocks share, at each sequence's start, and beside the walks at its end: so that these are about as many tasks
-// as there are blocks.
-int shared_of(const Problem& p, bool beside) {
-  if (p.k_group < 2 || p.q_group != p.k_group || int64_t{p.places} * p.k_heads > p.multiprocessors) return 0;
-  return static_cast<int>(p.multiprocessors / (int64_t{p.N} * p.k_heads * (beside ? 2 : 1)));
-}
-
-// Blocks that walk forward, one (sequence, head) after the other, each with so many slices, so many on a multiprocessor. most 0: a block each.
-struct Flow {
-  int groups, blocks;
-  int64_t most;
-};
-Flow flow_of(const Problem& p, const First& first, const Walks& walks, int paired) {
-  if (first.walks > 0 || paired > 0 || p.segments.length > 0 || walks.groups != 2) return {};
-  return {2, 1, p.multiprocessors / 5};
-}
-
-// Slices in a block that walks forward beside the walk back, where neither fills the multiprocessors; 0: one comes behind the other.
-int paired_of(const Problem& p, bool divides, const First& first, const Walks& walks) {
-  constexpr int64_t kLeastChunks = 16;
-  const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  if (!divides || first.walks > 0 || p.brief > 0 || walks.groups != 2 || 2 * pairs > all) return 0;
-  if (p.segments.length == 0 && p.tokens < kLeastChunks * kChunk * p.N) return 0;
-  return 3 * pairs <= all ? 1 : 2;
-}
-
 // --- memory ------------------------------------------------------------------------------------------------------
 
 // Its parts, as they lie one after the other; Problem says what they are.
@@ -111,15 +85,13 @@ enum WorkPart {
 };
 
 struct Plan {
-  int N, places, brief, shared;  // Problem's
+  int N, places, brief;  // Problem's
   int64_t length;     // chunks of a segment; 0: nothing is cut
   First first;        // walks 0: one kernel after the other
   Walks walks;        // back
   bool forward_both;  // slices in a block that walks forward
   bool forward_short;  // two blocks that do on a multiprocessor, a slice each
   bool alone;         // no sequence has more than one chunk
-  Flow flow;          // forward; most 0: a block each
-  int paired;         // slices in a block that walks forward beside the walk back; 0: that comes behind
   bool little;        // tiles have no memory of their own
   int64_t bytes[kWorkParts];
 
@@ -151,13 +123,13 @@ constexpr bool kRoomForEach = kReverseBytes <= kStateBytes / 2 && kTileBytes >= 
                               kForwardBytes <= kBoxBytes;
 
 // In so many segments; 0: not cut.
-Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool pairs_walks) {
+Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   Plan plan{};
   plan.length = segments > 0 ? (chunks_of_each(p) + segments - 1) / segments : 0;
   p.segments.length = static_cast<int>(plan.length);
   plan.brief = p.brief = brief_of(p);
   const bool cut = plan.length > 0;
-  const int64_t sequences = p.N, places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1);
+  const int64_t places = std::max<int64_t>(1, (p.tokens + kChunk - 1) / kChunk + p.N - 1);
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * plan.length));
   const int64_t of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
@@ -165,26 +137,22 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool 
   plan.forward_short = takes_short(p);
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
-  plan.paired = pairs_walks ? paired_of(p, form.divides, plan.first, plan.walks) : 0;
-  plan.flow = flow_of(p, plan.first, plan.walks, plan.paired);
-  if (plan.flow.most > 0) plan.walks.most = 3 * p.multiprocessors / 10;
-  plan.little = little && !plan.alone && (beside || plan.paired > 0 || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
+  plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
   if (!plan.alone) {
     bytes[kStartsPart] = bytes[kEndsPart] = of_head * kStateBytes, bytes[kErrorsPart] = of_head * kValueBytes;
     bytes[kEndPart] = pairs * kWalkers * kChunk * 4, bytes[kSumsPart] = pairs * 2 * sizeof(WalkSums);
-    if (cut || p.initial_state != nullptr || p.dht != nullptr) bytes[kRestsPart] = sequences * p.H * 2 * kWalkers * 4 * 32 * sizeof(uint4);
+    if (cut || p.initial_state != nullptr || p.dht != nullptr) bytes[kRestsPart] = pairs * 2 * kWalkers * 4 * 32 * sizeof(uint4);
     if (!in_rows_of_queries(p)) bytes[kBetasPart] = of_head * kWalkers * kChunk * 4;
   }
   bytes[kTilesPart] = plan.little ? 0 : of_head * kTileBytes, bytes[kDecaysPart] = of_head * sizeof(Decays);
   bytes[kWritesPart] = p.v_group > 1 ? of_values : 0;  // dv of each head
   bytes[kZerosPart] = form.output ? 0 : of_values;     // in the place of do
   bytes[kOrderPart] = (p.N + 3) / 4 * 16;
-  plan.shared = p.shared = shared_of(p, beside);
-  bytes[kQueuePart] = 16 + (places * p.k_heads + room_of_queue(p) + (beside ? of_head : 0) + (beside || plan.paired > 0 || plan.flow.most > 0 ? kHalves * pairs : 0) + 3) / 4 * 16;
+  bytes[kQueuePart] = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * pairs : 0) + 3) / 4 * 16;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
-  bytes[kKeptPart] = beside || plan.paired > 0 ? sequences * p.H * kWalkers * kChunk * kChunk / 2 * 4 : 0;
+  bytes[kKeptPart] = beside ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;
 }
 
@@ -199,9 +167,9 @@ constexpr int64_t kMostInputs = 2;
 // cannot be side by side.
 Plan plan_of(const Problem& p, const Form& form) {
   const int64_t most = kMostInputs * input_bytes(p, form), segments = most_segments(p);
-  Plan least = plan_with(p, form, segments, false, true);
-  const auto fits = [&](int64_t count, bool little, bool pairs_walks = true) {
-    const Plan plan = plan_with(p, form, count, little, pairs_walks);
+  Plan least = plan_with(p, form, segments, false);
+  const auto fits = [&](int64_t count, bool little) {
+    const Plan plan = plan_with(p, form, count, little);
     if (plan.all() < least.all()) least = plan;
     return plan.all() <= most;
   };
@@ -210,7 +178,7 @@ Plan plan_of(const Problem& p, const Form& form) {
     if (fits(count, true)) return least;
   }
   if (segments > 0 && !form.divides) return least;
-  if (!fits(0, false) && !fits(0, true)) fits(0, true, false);
+  if (!fits(0, false)) fits(0, true);
   return least;
 }
 

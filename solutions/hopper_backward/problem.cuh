@@ -60,16 +60,13 @@ struct Problem {
   Segments segments;
   Queue* queue;
   int* walked;                  // [places, key heads]: blocks that have left what a chunk's gradients need
-  int* ready;                   // [room_of_queue]: 1 + place * key heads + key head, in the queue's order; 0: not yet
+  int* ready;                   // [places * key heads]: 1 + place * key heads + key head, in the queue's order; 0: not yet
   int* prepared;                // [places, H]: whether a tile is there, where whoever needs it does not come behind all of them; or null
   int* forward_over;            // [N, H, 2]: whether a slice's forward walk is over, where the walk back is beside it; null: it is behind
   float* kept;                  // [N, H, 8, 2, 32, 32]: then what warps that walk back keep of the last chunk, y and x; by lane
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
-  bool follows;                 // the walk back waits for each forward walk: that is beside it, and forward_over is there
-  int tellers;                  // blocks that leave something of a chunk and head
-  int shared;                   // chunks at a sequence's start, and at its end beside the walks, whose gradients two blocks share (gradients.cuh)
   int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
   float scale;
@@ -98,13 +95,6 @@ __device__ __forceinline__ int64_t first_chunk(const Problem& p, int n) {
   return bound(p, n) / kChunk + before;
 }
 
-// The sequence that n is, or is a segment of, or -1; and whether it has the first chunk of that, and the last one.
-__device__ __forceinline__ int owner_of(const Problem& p, int n) { return p.segments.owners != nullptr ? p.segments.owners[n] : n; }
-__device__ __forceinline__ bool has_first(const Problem& p, int n, int owner) { return p.segments.owners == nullptr || (owner >= 0 && p.segments.firsts[owner] == n); }
-__device__ __forceinline__ bool has_last(const Problem& p, int n, int owner) {
-  return p.segments.owners == nullptr || (owner >= 0 && p.segments.firsts[owner + 1] == n + 1);
-}
-
 // The last sequence whose first chunk is not behind `place`; by a warp, which looks at 32 of them at a time.
 __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
   int from = 0, count = p.N;
@@ -118,8 +108,8 @@ __device__ __forceinline__ int find_sequence(const Problem& p, int64_t place) {
   return from;
 }
 
-// Where a chunk's tokens begin and how many it has; none: there is no such chunk. Its sequence, or segment, and whether it is the first or
-// the last one of a sequence: of other segments both are as any chunk.
+// Where a chunk's tokens begin and how many it has; none: there is no such chunk. Its sequence, and whether it is the first or the
+// last one of that.
 struct Chunk {
   int64_t first;
   int valid, n;
@@ -132,9 +122,7 @@ __device__ __forceinline__ Chunk find_chunk(const Problem& p, int64_t place) {
   const int64_t from = bound(p, n), to = bound(p, n + 1);
   const int64_t c = place - first_chunk(p, n), first = from + c * kChunk;
   const bool there = c >= 0 && first < to;  // less than 0: the bounds do not rise
-  const int owner = owner_of(p, n);
-  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0, n, c == 0 && has_first(p, n, owner),
-               to - first <= kChunk && has_last(p, n, owner)};
+  return Chunk{first, there ? static_cast<int>(min(int64_t{kChunk}, to - first)) : 0, n, c == 0, to - first <= kChunk};
 }
 
 // --- the order in which blocks take sequences ---------------------------------------------------------------------
@@ -155,59 +143,36 @@ __device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) 
 
 // --- the queue -----------------------------------------------------------------------------------------------------
 
-// Whether two blocks share a chunk's gradients: of chunks that both walks leave last. That must not follow from the order in which they are
-// left, for a sum of two sums has other bits.
-__device__ __forceinline__ bool is_shared(const Problem& p, int c, int chunks) {
-  return c < p.shared || (p.prepared != nullptr && c >= chunks - p.shared);
-}
-// A sequence's tasks for each key head.
-__device__ __forceinline__ int count_tasks(const Problem& p, int chunks) {
-  return chunks + min(chunks, p.prepared != nullptr ? 2 * p.shared : p.shared);
-}
-constexpr int64_t room_of_queue(const Problem& p) { return (p.places + int64_t{2} * p.N * p.shared) * p.k_heads; }
-constexpr int kPartAt = 29;  // bits of a task's number
-
 // Nothing is ready yet; by a row of blocks, of which `block` is one of `blocks`.
 __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blocks) {
-  const int all = p.places * p.k_heads, room = static_cast<int>(room_of_queue(p));
-  for (int64_t i = block * blockDim.x + threadIdx.x; i < room; i += blocks * blockDim.x) {
-    if (i < all) p.walked[i] = 0;
-    p.ready[i] = 0;
-  }
-  if (p.forward_over != nullptr) {
-    for (int64_t i = block * blockDim.x + threadIdx.x; i < int64_t{2} * p.N * p.H; i += blocks * blockDim.x) p.forward_over[i] = 0;
-  }
+  const int all = p.places * p.k_heads;
+  for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) p.walked[i] = 0, p.ready[i] = 0;
   if (block != 0) return;
   if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
   int chunks = 0, sequences = 0;
   for (int n = threadIdx.x; n < p.N; n += blockDim.x) {
     const int of = count_chunks(p, n);
-    chunks += count_tasks(p, of), sequences += of > 0;
+    chunks += of, sequences += of > 0;
   }
   if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads), atomicAdd(&p.queue->sequences, sequences);
 }
 
-// One of `p.tellers` blocks of each head has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
+// One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
 // one thread.
-__device__ __forceinline__ void tell(const Problem& p, int at, bool shared) {
-  const int blocks = p.k_group * p.tellers;
+__device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
   if (count_in_order(p.walked + at, blocks - 1) != blocks - 1) return;
-  const int count = shared ? 2 : 1, nth = atomicAdd(&p.queue->ready, count);
-  for (int i = 0; i < count; ++i) {  // there is no room only where bounds do not rise
-    if (nth + i < room_of_queue(p)) store_released(p.ready + nth + i, at + 1 | (shared ? i + 1 : 0) << kPartAt);
-  }
+  const int nth = atomicAdd(&p.queue->ready, 1);
+  if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise
 }
 
-// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. `part`: 0, or which half of its heads, 1 or 2. By one
-// thread.
-__device__ __forceinline__ int take_ready(const Problem& p, int& part) {
+// 1 + place * key heads + key head of the next, once it is ready; 0: there are no more. By one thread.
+__device__ __forceinline__ int take_ready(const Problem& p) {
   const int nth = atomicAdd(&p.queue->taken, 1);
-  if (nth >= min(p.queue->all - 1, static_cast<int>(room_of_queue(p)))) return 0;
+  if (nth >= min(p.queue->all - 1, p.places * p.k_heads)) return 0;
   const int found = wait_for_number(p.ready + nth);
   fence_async_memory();
-  part = found >> kPartAt;
-  return found & (1 << kPartAt) - 1;
+  return found;
 }
 
 }  // namespace

@@ -34,13 +34,13 @@ struct ReverseShared {
 };
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
 
-template <class E, int Groups, bool Beside = false, bool Waits = Beside>
+template <class E, int Groups, bool Beside = false>
 struct ReverseWay {
   const Maps& maps;
   ReverseShared<Groups>& s;
   const bool leaves = true;
   const Work& work = s.work;
-  static constexpr bool kWaits = Waits, kTells = true;
+  static constexpr bool kWaits = Beside, kTells = true;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
@@ -81,8 +81,8 @@ struct ReverseWay {
   }
   // r of a chunk: at both ends of a sequence, or wherever dbeta is. Beside the forward walk: at its end alone.
   __device__ __forceinline__ bool needs_errors(int c) const {
-    if (Beside) return kErrorPlaces<Groups> > 1 && c == 0 && work.chunks > 1;  // else whoever walks reads it
-    return leaves && (!kDivides<E> || (c == 0 && work.of_dh0 >= 0) || (c == work.chunks - 1 && work.ends));
+    if (Beside) return c == 0 && work.chunks > 1;
+    return leaves && (!kDivides<E> || c == 0 || c == work.chunks - 1);
   }
   __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
     if (kErrorPlaces<Groups> == 1 && needs_errors(c)) ask_errors(p, 0, c, shared_address(&s.errors_there), true);
@@ -90,7 +90,7 @@ struct ReverseWay {
   __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
     const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
     if (alone) barrier_expect(there, Groups * kBoxBytes);
-    if constexpr (Beside) wait_for_forward<Groups>(p, work), fence_async_memory();
+    if constexpr (Beside) wait_for_number(forward_over(p, work)), fence_async_memory();
     load_bytes(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
@@ -128,19 +128,11 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
   int64_t at = at_place(p, s.work.place + chunks - 1, s.work.h);
   const int walker = slice / kSlice * 4 + warp;
-  const auto begins = [&](int turn) { return turn == chunks - 1 && s.work.of_dh0 >= 0; };  // with the sequence, and not a segment
-  const auto ends = [&](int turn) { return turn == 0 && s.work.ends; };
   Slice dS;
   if constexpr (Carries) {
     load_state(dS, s.carried.from, row, column);
   } else {
     load_state(dS, gradient_behind(p, s.work.n, s.work.h), row, column);
-  }
-  if (!Carries && !Beside && chunks > 0 && ends(0)) {  // S is asked for before the gradient is there
-    const float* const given = chunks == 1 ? given_state(p, s.work) : nullptr;
-    const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
-    if (lane == 0) ends_at(p, s.work.n, s.work.h, true).of_states[walker] = found;
   }
   uint32_t state_bits[8][4];
   float y[32] = {}, o[32];
@@ -155,7 +147,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
-  const auto kept = [&] { return kept_of(p, s.work, anew(walker)); };
+  float* const kept = Beside ? p.kept + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * (kChunk * kChunk / 2) : nullptr;
   const auto wait_for_errors = [&] {
     if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
   };
@@ -166,9 +158,9 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
     const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    if (!Carries && begins(turn) && !(ends(turn) && !Beside)) {
-      if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
-      const float* const given = given_state(p, s.work);
+    if (!Carries && (turn == chunks - 1 || turn == 0) && !(Beside && turn == 0)) {
+      if constexpr (Beside) wait_for_number(forward_over(p, s.work));
+      const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }
@@ -193,8 +185,8 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_wait<1>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
-    if (Beside && ends(turn)) keep_tokens(y, kept(), lane);
-    if (!Beside && !Carries && ends(turn) && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+    if (Beside && turn == 0) keep_tokens(y, kept, lane);
+    if (!Beside && !Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       wait_for_errors();
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
       Tokens errors;
@@ -235,7 +227,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       const Betas of = betas_at(p, at, s.work.start + static_cast<int64_t>(chunks - 1 - turn) * kChunk, s.work.h);
       return const_cast<float*>(of.first) + walker * of.step;
     };
-    const bool at_end = !Carries && (begins(turn) || ends(turn)), exact = at_end && (with_rests || kDivides<E>);
+    const bool at_end = turn == 0 || turn == chunks - 1, exact = at_end && (with_rests || kDivides<E>);
     if constexpr (!Carries && !kDivides<E>) {
       wait_for_errors();
       Tokens errors;
@@ -246,24 +238,19 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(bits), keep(q_bits);
     if constexpr (!Carries) {
       Tokens errors;
-      const bool asked = !Beside;  // one place is not used then
-      if (kDivides<E> && at_end && asked) wait_for_errors();
-      if (Beside && ends(turn)) {
-        keep_tokens(y, kept() + kChunk * kChunk / 4, lane);
+      if (kDivides<E> && at_end) wait_for_errors();
+      if (Beside && turn == 0) {
+        keep_tokens(y, kept + kChunk * kChunk / 4, lane);
       } else if (exact) {
-        if constexpr (Beside && kErrorPlaces<Groups> == 1) {
-          load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
-        } else {
-          load_tokens(errors, r, warp, lane);
-        }
+        load_tokens(errors, r, warp, lane);
         dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr,
                             ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], warp, lane);
       } else if (kDivides<E> && small != 0.f) {
-        if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
+        if constexpr (Beside) wait_for_number(forward_over(p, s.work));
         load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
         dot_tokens<E, false>(y, errors, nullptr, betas(), warp, lane);
       }
-      if ((!kDivides<E> || at_end) && asked) parity ^= 2;
+      if (!kDivides<E> || at_end) parity ^= 2;
     }
     at -= p.H;
     __syncwarp();
@@ -279,8 +266,9 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       save_state(dS, whole_state(p.dh0, at_place(p, s.work.of_dh0, s.work.h), p.segments.k_first), row, column);
     }
   }
-  if (!Beside || chunks == 0 || !s.work.ends) return;
-  find_of_last<E, Groups>(p, s.work, wg);
+  if (!Beside || chunks == 0) return;
+  at = at_place(p, s.work.place + chunks - 1, s.work.h);
+  find_of_last<E>(p, s.work, at, kept, slice, walker, row, column, warp, lane);
 }
 
 // Where the states of a walk back go.

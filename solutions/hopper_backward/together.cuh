@@ -15,8 +15,8 @@ constexpr int kWalk = 3, kWalked = 4;  // named barriers: of those that walk, fe
 template <int Groups>
 constexpr bool kShares = offsetof(ReverseShared<Groups>, carried) + sizeof(Carried) <= offsetof(GradientShared, landed);
 
-// So many blocks as there is room for, or fewer; the first `walkers` of them walk. Beside: the forward walk is not over yet, and tells, too.
-template <class E, int Groups, bool Beside>
+// So many blocks as there is room for, or fewer; the first `walkers` of them walk.
+template <class E, int Groups>
 __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const __grid_constant__ Problem p,
                                                                          const __grid_constant__ Maps maps, int walkers) {
   static_assert(kShares<Groups>);
@@ -46,22 +46,13 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
     registers_down<kFeedRegisters>();
     if (of_block == 8) {
       Behind of_walks;
-      using Way = ReverseWay<E, Groups, Beside, false>;
-      const Way way{maps, walk};
+      const ReverseWay<E, Groups> way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
-        if (lane_here() == 0) {
-          walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
-          if (!Beside && p.follows) wait_for_forward<Groups>(p, walk.work), fence_async_memory();
-        }
+        if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
         named_barrier(kWalk, kTogether);
-        feed<Way, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
+        feed<ReverseWay<E, Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
-        if (Beside && lane_here() == 0 && walk.work.chunks > 0) {  // what is found of a last chunk comes last
-          const int c = walk.work.chunks - 1;
-          tell(p, static_cast<int>(walk.work.place + c) * p.k_heads + walk.work.k_head, is_shared(p, c, c + 1));
-        }
-        if (Beside) __syncwarp();
       }
       if (walks) {
         named_barrier(kWalked, kLeaving);
@@ -87,7 +78,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       for (int job = first_job(); more_jobs(job); job += walkers) {
         const int h = job / kSlices % p.H, n = nth_sequence(p, job / kSlices / p.H), chunks = count_chunks(p, n);
         const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
-        tell_turns<-1>(p, walk, last, Beside && chunks > 0 ? 1 : 0, chunks, turns);
+        tell_turns<-1, kSlices>(p, walk, last, 0, chunks, turns);
       }
       if (walks) named_barrier(kWalked, kLeaving);
     }
@@ -100,7 +91,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
 #pragma unroll 1
     for (int job = first_job(); more_jobs(job); job += walkers) {
       named_barrier(kWalk, kTogether);
-      walk_back<E, Groups, false, Beside>(p, walk, wg, turns, place, parity);
+      walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);
     }
     if (walks) named_barrier(kWalked, kLeaving);  // nobody looks at the walk's memory any more

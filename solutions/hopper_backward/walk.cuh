@@ -15,7 +15,6 @@ struct Work {
   int64_t place, start;  // of the first chunk; its first token
   int tokens;
   int of_dh0;  // the sequence, whose first chunk this has, or -1
-  bool ends;   // and the last one
 };
 
 // Where the state of a walk that leaves nothing else comes from and goes to.
@@ -39,9 +38,13 @@ struct Walking {
 // Of sequence n and head h, or of the nth one in their order; by one thread.
 __device__ __forceinline__ Work work_of_sequence(const Problem& p, int n, int h, int slice) {
   const int64_t start = bound(p, n);
-  const int owner = owner_of(p, n);
+  int of_dh0 = n;
+  if (p.segments.owners != nullptr) {
+    of_dh0 = p.segments.owners[n];
+    if (of_dh0 >= 0 && p.segments.firsts[of_dh0] != n) of_dh0 = -1;
+  }
   return Work{n, h, slice, count_chunks(p, n), h / p.q_group, h / p.k_group, h / p.v_group, first_chunk(p, n), start,
-              static_cast<int>(bound(p, n + 1) - start), has_first(p, n, owner) ? owner : -1, has_last(p, n, owner)};
+              static_cast<int>(bound(p, n + 1) - start), of_dh0};
 }
 
 __device__ __forceinline__ int nth_sequence(const Problem& p, int nth) { return p.order != nullptr ? p.order[nth] : nth; }
@@ -189,9 +192,9 @@ __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64
   behind += chunks;
 }
 
-// Tells whoever finds gradients of chunks that a block has left; by a warp, which nobody waits for. `first`:
+// Tells whoever finds gradients of chunks that one of `Blocks` blocks of a head has left; by a warp, which nobody waits for. `first`:
 // place * key heads + key head of the first turn; from there on by Step chunks. The first `untold` turns are left out.
-template <int Step, class Shared>
+template <int Step, int Blocks, class Shared>
 __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, int first, int untold, int chunks, int& behind) {
   const int all = behind + chunks;
   int told = behind + untold;
@@ -202,10 +205,7 @@ __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, in
     there = min(__shfl_sync(kAllLanes, there, 0), all);
     __syncwarp();
 #pragma unroll 1
-    for (int turn = told + lane_here(); turn < there; turn += 32) {
-      const int nth = turn - behind, c = Step > 0 ? nth : chunks - 1 - nth;
-      tell(p, first + nth * (Step * p.k_heads), is_shared(p, c, chunks));
-    }
+    for (int turn = told + lane_here(); turn < there; turn += 32) tell(p, first + (turn - behind) * (Step * p.k_heads), p.k_group * Blocks);
     told = there;
     __syncwarp();
   }
@@ -215,19 +215,12 @@ __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, in
 // Whether somebody needs what r loses, in a sequence's first chunk and its last; and where that is, of a warp.
 __device__ __forceinline__ bool keeps_rests(const Problem& p) { return p.initial_state != nullptr || p.dht != nullptr; }
 __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, bool is_last, int walker) {
-  return p.rests + ((at_place(p, owner_of(p, work.n), work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
+  return p.rests + ((at_place(p, work.n, work.h) * 2 + is_last) * kWalkers + walker) * 4 * 32;
 }
 
 // Whether a slice's forward walk is over.
 __device__ __forceinline__ int* forward_over(const Problem& p, const Work& work) {
   return p.forward_over + at_place(p, work.n, work.h) * kHalves + work.slice / kSlice;
-}
-
-// For the forward walk over all slices of a block that walks back.
-template <int Groups>
-__device__ __forceinline__ void wait_for_forward(const Problem& p, const Work& work) {
-#pragma unroll
-  for (int i = 0; i < Groups; ++i) wait_for_number(forward_over(p, work) + i);
 }
 
 template <int Groups>

@@ -103,8 +103,6 @@ ERASED = "wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_
         pytest.param("segments.cuh", "? all.turned :", "? all.transfers :", "WRONG: cut", id="not turned back"),
         pytest.param("operands.cuh", "(gradient ? kStateRows : 0)", "0", "WRONG: cut", id="one state over another"),
         pytest.param("between.cuh", "before[r] += all[m - first][r]", "before[r] += 0", "WRONG", id="columns alone"),
-        pytest.param("gradients.cuh", "task.from > 0 ? 0 : task.to;", "task.from;", "WRONG", id="its own half twice"),
-        pytest.param("gradients.cuh", "turn = s.task[i].from; turn", "turn = 0; turn", "WRONG|deadlock", id="all"),
         pytest.param("decays.cuh", "g < kSteep ? 0.f : g", "g < kSteep ? 1.f : g", "WRONG: resets", id="a gate of 0"),
         pytest.param("between.cuh", "if ((t <= i) == of", "if ((t < i) == of", "WRONG: ragged", id="a gate too late"),
         pytest.param("reverse.cuh", "kDivides<E> && small != 0.f", "false", "WRONG: ragged", id="a beta of 0"),

@@ -8,7 +8,6 @@ inline void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t b
 inline void bring_near(const void* from, int bytes) {
   require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "bring_near: misaligned");
 }
-inline void bring_boxes_near(const CUtensorMap*, int, int, int) {}
 inline void store_once(uint32_t* at, uint32_t x) { *at = x; }
 
 // Like all stores, each is done when it is waited for, here with the last one.

@@ -25,12 +25,10 @@ struct Given {
   bool output = true, state = true;
 };
 
-// Slices in a block, chunks of a segment, and forms: `first`, brief.cuh, tiles that have no memory of their own, both walks side by side.
+// Slices in a block, chunks of a segment, and forms: `first`, brief.cuh, tiles that have no memory of their own.
 struct How {
   int groups = 2, segment = 0;
   bool beside = false, brief = false, little = false;
-  int paired = 0;  // slices in a block that walks forward beside the walk back
-  int flow = 0;    // and in one that does so pair after pair, which that walk follows; 3: two blocks with one
 };
 
 struct Found {
@@ -55,7 +53,7 @@ void launch_first(const Problem& p, const Maps& maps, const Group& group) {
 }
 
 template <class E, int Groups>
-void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_t places, int paired, int flow) {
+void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_t places) {
   const bool cut = p.segments.owners != nullptr;
   if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
   launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
@@ -63,24 +61,9 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
     launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
     launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
   }
-  if constexpr (kDivides<E>) {
-    const auto walk = [&](auto slices) {
-      launch(grid(kHalves / slices, p.H, p.N), kWalkThreads<slices>, sizeof(ForwardShared<slices>), [&] { gdn_forward_beside_kernel<E, slices>(p, maps); });
-    };
-    if (paired == 1) return walk(std::integral_constant<int, 1>{});
-    if (paired == 2) return walk(std::integral_constant<int, 2>{});
-  }
   const bool alone = p.tokens <= p.brief;
   if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
   if (p.brief > 0 && alone) return;
-  const auto flow_of = [&](auto slices, auto blocks) {
-    launch(grid(2), kWalkThreads<slices>, sizeof(ForwardShared<slices, blocks>), [&] { gdn_forward_flow_kernel<E, slices, blocks>(p, maps); }, blocks);
-  };
-  constexpr std::integral_constant<int, 1> kOne;
-  constexpr std::integral_constant<int, 2> kTwo;
-  if (flow == 1) return flow_of(kOne, kOne);
-  if (flow == 2) return flow_of(kTwo, kOne);
-  if (flow == 3) return flow_of(kOne, kTwo);
   const Place walks = grid(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
   const auto walk = [&](auto blocks) {
     launch(walks, kWalkThreads<Groups>, sizeof(ForwardShared<Groups, blocks>), [&] { gdn_forward_kernel<E, Groups, blocks>(p, maps); }, blocks);
@@ -92,7 +75,7 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
 }
 
 template <class E, int Groups>
-void launch_all(const Problem& p, const Maps& maps, int64_t places, int paired, int flow) {
+void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   const int shared = std::min(p.q_group, p.k_group);
   Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
@@ -102,23 +85,16 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, int paired, 
   if constexpr (kDivides<E>) {
     if (beside) launch_first<E>(p, maps, group);
   }
-  if (!beside) launch_apart<E, Groups>(p, maps, group, places, paired, flow);
+  if (!beside) launch_apart<E, Groups>(p, maps, group, places);
   // Blocks run one after the other, so one does all.
   if (p.brief == 0 || p.tokens > p.brief) {
-    const auto launch_together = [&](auto side) {
-      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side>(p, maps, beside ? 0 : 1); });
-    };
-    if constexpr (kDivides<E> && Groups == 2) {
-      paired > 0 ? launch_together(std::true_type{}) : launch_together(std::false_type{});
-    } else {
-      launch_together(std::false_type{});
-    }
+    launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
   }
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
 Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, const How& how, float scale) {
-  const auto [groups, segment, beside, brief, little, paired, flow] = how;
+  const auto [groups, segment, beside, brief, little] = how;
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
   const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = (tokens + kChunk - 1) / kChunk + c.sequences() - 1;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
@@ -140,7 +116,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.decays = bytes(decays), p.of_ends = of_ends.data();
   p.reverse_tiles = little ? Tiles{p.ends, kStateBytes, beside || groups == 1 ? kTileBytes : 0} : Tiles{bytes(tiles), kTileBytes, 0};
   p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
-  if (little && (beside || paired > 0)) p.forward_tiles = {p.errors, kValueBytes, paired == 2 ? 0 : kBoxBytes};
+  if (little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
   p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
@@ -148,16 +124,11 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   if (sequences > 1 && !beside) p.order = order.data();
   const int unset = beside ? 0 : -1;
   Queue queue{unset, unset, unset, unset};
-  if (heads > c.key_heads && c.query_heads == c.key_heads) p.shared = 1;
-  std::vector<int> walked(places * c.key_heads, unset), ready((places + 2 * sequences * p.shared) * c.key_heads, unset);
+  std::vector<int> walked(places * c.key_heads, unset), ready = walked;
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
-  Guarded<float> kept(beside || paired > 0 ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
-  std::vector<int> over(sequences * heads * kHalves, unset), prepared(places * heads);
-  if (beside) p.prepared = prepared.data();
-  if (beside || paired > 0 || flow > 0) p.forward_over = over.data();
-  if (beside || paired > 0) p.kept = kept.data();
-  p.follows = flow > 0;
-  p.tellers = beside ? kTellers : kHalves / groups + (paired > 0 ? kHalves / paired : 0);
+  Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
+  std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
+  if (beside) p.prepared = prepared.data(), p.forward_over = over.data(), p.kept = kept.data();
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
@@ -185,7 +156,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
                   {x.v.data(), kSize, c.value_heads, rows, 2}, {x.v.data(), kSize, c.value_heads, rows, 1},
                   {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1},
                   {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
-  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places, paired, flow); };
+  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
   for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests, &decays, &of_ends}) {
     found.intact &= x->intact();
@@ -246,7 +217,7 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
   }
   right &= zeros;
   std::printf("%s: %s%s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.paired > 0 ? ", walks side by side" : how.flow > 0 ? ", one walk behind the other" : how.brief ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
+              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.brief ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
               zeros ? "" : ", no zeros behind the last sequence");
   std::fflush(stdout);
@@ -285,22 +256,16 @@ std::vector<Run> all_runs() {
   const Case one{.name = "one short, no gates, no states", .lengths = {50}, .gates = false, .initial_state = false, .checkpoint_every = 0};
   const How slice{.groups = 1}, both{.groups = 2}, beside{.groups = 1, .beside = true};
   const auto with_little = [](How how) { return how.little = true, how; };
-  const How paired{.paired = 1}, paired_both{.paired = 2};
   constexpr int kZero = 2 * 70, kMiddle = 2 * 100;  // tokens whose beta is 0: of the first chunk and a later one, and of whole chunks between
   Case long_ragged = ragged;
   long_ragged.lengths = {200, 0, 64, 5};
   std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice}, {in_float16, {}, slice},
                         {cut, {3}, {.groups = 2, .segment = 8}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {whole, {3}, beside},
-                        {ragged, {100}, paired, kZero}, {resets, {}, paired_both}, {whole, {3}, paired_both}, {bare, {0, true, false}, paired},
-                        {ragged, {100}, {.flow = 1}, kZero}, {resets, {}, {.flow = 2}}, {ragged, {3}, {.flow = 3}}, {in_float16, {}, {.flow = 2}},
-                        {some, {100}, {.brief = true, .flow = 3}, kZero},
-                        {cut, {3}, {.groups = 2, .segment = 8, .paired = 2}},
                         {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
   if (kTerms == 1) {
     runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 8, .little = true}}, {cut_gva, {100}, {.groups = 2, .segment = 8, .little = true}},
                              
-                             {long_ragged, {}, with_little(beside), kMiddle}, {long_ragged, {}, with_little(paired), kMiddle},
-                             {long_ragged, {100}, with_little(paired_both), kMiddle}, {long_ragged, {}, {.little = true, .flow = 2}, kMiddle}, {cut_gva, {}, {.groups = 2, .segment = 8, .little = true, .paired = 2}}});
+                             {long_ragged, {}, with_little(beside), kMiddle}});
   }
   if (std::getenv("THOROUGH") != nullptr) {
     for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
