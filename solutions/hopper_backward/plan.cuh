@@ -58,9 +58,7 @@ Walks walks_of(const Problem& p) {
   if (p.N > kManySequences && p.segments.length == 0 && pairs <= all) return {1, 3 * all / 4};
   if (p.N >= kManySequences && p.segments.length == 0) return {2, all};
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
-  constexpr int64_t kLongChunks = 64;  // more of them: what many walks leave is not in the cache any more
-  const bool few = 2 * pairs > all && pairs <= all && p.tokens > kLongChunks * kChunk * p.N;
-  const int64_t in_turn = few ? 42 : 33;  // 128 pairs: 32 blocks; else 43, as of 256
+  const int64_t in_turn = 2 * pairs > all && pairs <= all ? 42 : 33;  // 128 pairs: 32 blocks; 256: 43
   const int64_t rounds = std::max<int64_t>(1, pairs * in_turn / (10 * all));
   return {2, (pairs + rounds - 1) / rounds};
 }
