@@ -29,8 +29,8 @@ def of_scores_and_keys(
     if tl.max(other.to(tl.int32), axis=0) > 0:
         ratio = tl.load(decay_ptr + 3 * C + t) * tl.load(decay_ptr + 6 * C + t)
         dA *= ratio[:, None]
-        for d_first in tl.range(0, D, BD, num_stages=1):
-            d = d_first + tl.arange(0, BD)
+        for d_first in tl.range(0, D, 16, num_stages=1):  # few at a time: it is seldom done, and takes registers
+            d = d_first + tl.arange(0, 16)
             dV = channels_of(dv_ptr, t, d, row, H, D).to(tl.float32) * ratio[:, None]
             tl.debug_barrier()  # all of it is read
             store_channels(dv_ptr, dV, t, d, row & other, H, D)
