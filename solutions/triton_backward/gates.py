@@ -18,10 +18,11 @@ def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, APART: tl.con
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def gates_kernel(
-    g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_beta_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
-    H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr,
+    g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_walk_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
+    H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr, VALUE_SLICES: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk and a head. It adds up what within_kernel found, and gradients_kernel for each slice.
+    """A program has a chunk and a head. It adds up what within_kernel found, and for
+    each slice gradients_kernel and backward_kernel.
 
     of_start [C]: the gradient of gamma, by which the state at the start reaches a token. of_end [C]: that of the decay
     from a token to the end. through: that of gamma_C, by which the state at the start reaches the end.
@@ -47,9 +48,9 @@ def gates_kernel(
     of_end *= tl.load(decay + 2 * C + t - 1, mask=t > 0, other=0.0)
     dg = tl.load(between_ptr + at * C + t) + tl.load(decay + C - 1) * through
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
-    alpha, steep = steep_gates(g_ptr, to, row, GATE, C)
-    tl.store(dg_ptr + to, dg / alpha, mask=row & ~steep)  # of the others steep_kernel finds it, maybe meanwhile
-    tl.store(dbeta_ptr + to, tl.load(of_beta_ptr + at * C + t), mask=row)
+    alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
+    tl.store(dg_ptr + to, dg / alpha, mask=row)
+    tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, C), mask=row)
 
 
 @triton.jit

@@ -32,7 +32,6 @@ import triton.language as tl
 from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
-    ASIDE_AHEAD,
     BESIDE,
     EARLY,
     INTERPRETED,
@@ -121,24 +120,24 @@ def prepare(x: Call) -> None:
 
 
 def forward(
-    x: Call, name: str, programs: int, segment: int, part: int = 0, many: int = 1
+    x: Call, name: str, programs: int, segment: int, part: int = 0, many: int = 1, sums: bool = False
 ) -> None:  # fmt: skip
+    """sums: for dbeta, of chunks for which the walk back has left dv."""
     (warps, registers, BV, stages), D = x.cut.forward, x.size.D
     checkpoints, first, _ = x.between or (None, None, 0)
-    if name == "moves":
-        stages = min(stages, ASIDE_AHEAD if x.way.aside else MOVES_AHEAD)
+    stages = min(stages, MOVES_AHEAD) if name == "moves" else stages
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
-        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.decay,
-        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.diagonals, checkpoints,
+        x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
+        x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.diagonals, x.work.of_walk, checkpoints,
         first, 0 if checkpoints is None else len(checkpoints), part, many, x.work.between, HV=x.v.shape[1],
         HAS_INITIAL=x.initial_state is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV, STAGES=x.stages(stages),
-        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, LOST=x.lost,
+        PASS=name, SEGMENT=segment, PARTS=x.way.parts if x.way.beside else 1, SUMS=sums, LOST=x.lost,
         **launch(warps, registers), **x.common,
     )  # fmt: skip
 
 
 def walk_back(
-    x: Call, name: str, part: int, many: int = 1, at: int = 0, walks: str = "all"
+    x: Call, name: str, part: int, many: int = 1, sums: bool = True, at: int = 0, walks: str = "all"
 ) -> None:  # fmt: skip
     """at: the first of the parts for whose gradients of states there is room, if that is not for all. walks: those of
     "moves" that take at most half of a segment are "short"; others are "long"."""
@@ -146,13 +145,13 @@ def walk_back(
     dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
     places = x.size.places(x.way.parts)
     ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
-    stages = min(stages, ASIDE_AHEAD) if walks == "short" else stages
+    stages = min(stages, MOVES_AHEAD) if walks == "short" else stages
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
-        x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.P, x.work.dv,
-        x.work.decay, dht, ends, x.dh0, x.bounds_back, x.scale, part, many, places, HQ=x.q.shape[1],
+        x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
+        x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
         STAGES=x.stages(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
-        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, **launch(warps, registers),
+        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, **launch(warps, registers),
         **x.norm, **x.common,
     )  # fmt: skip
 
@@ -174,7 +173,7 @@ def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
     warps, registers, BD = x.cut.within
     within_kernel[(places * many * x.size.H,)](
         x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
-        x.work.between, x.work.of_beta, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=BD, **parts,
+        x.work.between, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=BD, **parts,
         **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
     warps, registers, BK, BV, stages = x.cut.gradients
@@ -190,10 +189,13 @@ def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
 
 
 def of_values_and_gates(x: Call) -> None:
+    """What is left once all rounds are done."""
     HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
     gates_kernel[(slots * H,)](
-        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_beta, x.dg, x.dbeta,
-        x.size.num_seqs, x.size.total, H=H, C=CHUNK, KEY_SLICES=x.size.key_slices, GATE=x.gates["GATE"], **launch(1, 0),
+        x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
+        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
+        **of_gates,
     )  # fmt: skip
     if x.work.dv is not x.dv:
         warps, _, _, BV, _ = x.cut.gradients
@@ -201,23 +203,14 @@ def of_values_and_gates(x: Call) -> None:
             x.cu_seqlens, x.work.dv, x.dv, x.size.num_seqs, x.size.total, HV=HV, H=H, D=D, C=CHUNK, BD=BV,
             **launch(warps, 0),
         )  # fmt: skip
-
-
-def of_steep_gates(x: Call) -> None:
-    H = x.size.H
-    heads = min(4, H & -H)  # a power of two that divides H
-    steep_kernel[(x.size.slots * (H // heads),)](
-        x.q, x.k, x.g, x.beta, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.of_gradients, x.dg, x.scale,
-        x.size.num_seqs, x.size.total, HQ=x.q.shape[1], HK=x.k.shape[1], H=H, D=x.size.D, C=CHUNK,
-        HAS_BETA=x.gates["HAS_BETA"], OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], BD=STEEP_CHANNELS,
-        KEY_SLICES=x.size.key_slices, HEADS=heads, **launch(4, 0),
-    )  # fmt: skip
-
-
-def at_last(x: Call, found: Step) -> list[Step]:
-    """What is left once all gradients are found. Only linear gates may be steep; no one else writes dg of these."""
-    steep = Step(1, lambda: of_steep_gates(x), (found,))
-    return [Step(0, lambda: of_values_and_gates(x), (found,)), *([steep] if x.gates["GATE"] == "linear" else [])]
+    if x.gates["GATE"] == "linear":
+        heads = min(4, H & -H)  # a power of two that divides H
+        steep_kernel[(slots * (H // heads),)](
+            x.q, x.k, x.g, x.beta, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.of_gradients, x.dg, x.scale,
+            x.size.num_seqs, x.size.total, HQ=x.q.shape[1], HK=x.k.shape[1], D=D, HAS_BETA=x.gates["HAS_BETA"],
+            OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], BD=STEEP_CHANNELS, HEADS=heads,
+            **launch(4, 0), **of_gates,
+        )  # fmt: skip
 
 
 def walk_forward(x: Call) -> None:
@@ -251,22 +244,22 @@ def of_walk_forward(x: Call) -> list[Step]:
 
 
 def side_by_side(x: Call) -> list[Step]:
-    """Both walks begin at once, from either end, and need nothing of each other. The gradients of the last parts are
-    found beside the rest of the walk back. Where there is no room for all
+    """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta. The
+    gradients of the chunks behind that place are found beside the rest of the walk back. Where there is no room for all
     gradients of states, the last parts of the walk back take the places of the first ones: these go forward in two
     halves, so that the later one is done early."""
     count, parts, kept = x.size.num_seqs, x.way.parts, x.way.kept
     early = max(EARLY, parts - kept)
     half = early // 2
     first = Step(0, lambda: prepare(x))
-    back = Step(2, lambda: walk_back(x, "whole", 0, early), (first,))
+    back = Step(2, lambda: walk_back(x, "whole", 0, early, False), (first,))
     forth = Step(1, lambda: forward(x, "whole", count, 0, early, parts - early), (first,))
     steps = [first, back, forth]
     done = {}  # by the first part of a stretch: its gradients
     for begin, end in [(0, early)] if kept == parts else [(half, early), (0, half)]:
         of = (begin, end - begin)
-        steps.append(Step(1, lambda of=of: forward(x, "parts", count, 0, *of)))
-        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0]), (steps[-1], back))
+        steps.append(Step(1, lambda of=of: forward(x, "parts", count, 0, *of, True), (back,)))
+        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0]), (steps[-1],))
         steps.append(done[begin])
     again = min(kept + early - half, parts)
     stretches = [(early, kept, early), (kept, again, half), (again, parts, 0)]
@@ -275,12 +268,11 @@ def side_by_side(x: Call) -> list[Step]:
     for begin, end, at in stretches:
         if begin == end:
             continue
-        before = () if begin < kept else (done[at],)
+        before = (forth,) if begin < kept else (done[at],)
         of, last = (begin, end - begin), end == parts
-        steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, at), before))
-        steps.append(Step(3 if last else 0, lambda of=of, at=at: gradients(x, *of, at), (steps[-1], forth)))
-    found = Step(0, lambda: None, (steps[-1],))
-    return [*steps, found, *at_last(x, found)]
+        steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, True, at), before))
+        steps.append(Step(3 if last else 0, lambda of=of, at=at: gradients(x, *of, at), (steps[-1],)))
+    return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
 
 
 def run(x: Call) -> None:
@@ -294,8 +286,8 @@ def run(x: Call) -> None:
     run_steps(of_walk_forward(x), x.q.device)
     for nth in range(x.way.parts):
         walk_back(x, "parts" if x.size.segment else "whole", nth)
-        found = Step(0, lambda nth=nth: gradients(x, nth))
-        run_steps([found, *(at_last(x, found) if nth == x.way.parts - 1 else [])], x.q.device)
+        gradients(x, nth)
+    of_values_and_gates(x)
 
 
 def backward(

@@ -61,8 +61,8 @@ class Workspace(NamedTuple):
     P: torch.Tensor
     later: torch.Tensor
     decay: torch.Tensor
+    of_walk: torch.Tensor
     between: torch.Tensor
-    of_beta: torch.Tensor
     of_gradients: torch.Tensor
     bounds: torch.Tensor  # at the starts of segments, or the gradients at their ends, in float32
     moves: torch.Tensor
@@ -77,7 +77,7 @@ def shapes(x: Problem, way: Way) -> dict[str, tuple[int, ...]]:
     states, triangle = (x.H, x.D, x.D), CHUNK * (CHUNK + 8) // 2
     of_chunks = dict.fromkeys(("inverse", "P"), (x.slots, x.H, triangle)) | {
         "starts": (x.slots, *states), "decay": (x.slots, x.H, 8, CHUNK), "between": (x.slots, x.H, CHUNK),
-        "of_beta": (x.slots, x.H, CHUNK),
+        "of_walk": (x.slots, x.H, x.value_slices, CHUNK),
         "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
     }  # fmt: skip
     of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"diagonals": (x.segments, x.H, x.D)}

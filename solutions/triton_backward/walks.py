@@ -11,19 +11,20 @@ import triton.language as tl
 from chunks import chunks_of, slot_of, span_of
 from decays import lost_of
 from products import rest_of
-from rows import state_at, there_are, triangle
+from rows import scaled, state_at, there_are, triangle
 
 
 @triton.jit(do_not_specialize=["total", "num_seqs", "num_checkpoints", "part", "many"])
 def forward_kernel(
-    k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, decay_ptr, initial_ptr, starts_ptr,
-    bounds_ptr, moves_ptr, diagonals_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many, lost_ptr,
+    k_ptr, v_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, r_ptr, dv_ptr, decay_ptr, initial_ptr, starts_ptr,
+    bounds_ptr, moves_ptr, diagonals_ptr, sums_ptr, checkpoints_ptr, first_ptr, num_checkpoints, part, many, lost_ptr,
     HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    PARTS: tl.constexpr, LOST: tl.constexpr,
+    PARTS: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr,
 ):  # fmt: skip
-    """The state at the start of each chunk, and the error r of each token."""
+    """The state at the start of each chunk, and the error r of each token. SUMS: dv is known, and so x . r is summed
+    here (backward_kernel)."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     # Half of the programs of "moves" walk from nothing, and half from the identity, without values.
     PROGRAMS: tl.constexpr = 2 * SLICES if PASS == "moves" else SLICES
@@ -94,6 +95,13 @@ def forward_kernel(
         r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
         if PASS != "moves":
             tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
+        if SUMS:
+            x_at = (token * H + h)[:, None] * D + i[None, :]
+            dV = tl.load(dv_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(r * dV, axis=1) * reciprocal)
+            # So far dv has the factor b. Where that is not beta, beta takes its place, before gradients read dv.
+            beta = tl.load(decay + 3 * C + t)
+            tl.store(dv_ptr + x_at, (dV * (beta * reciprocal)[:, None]).to(OPERAND), mask=inside & (b != beta)[:, None])
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
@@ -112,15 +120,16 @@ def forward_kernel(
 
 @triton.jit(do_not_specialize=["total", "num_seqs", "part", "many", "apart"])
 def backward_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
-    ends_ptr, dh0_ptr, bounds_ptr, scale, part, many, apart, norm_ptr, lost_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, total, num_seqs, r_ptr, inverse_ptr, P_ptr, dv_ptr, decay_ptr, dht_ptr,
+    ends_ptr, dh0_ptr, bounds_ptr, sums_ptr, scale, part, many, apart, norm_ptr, lost_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_DHT: tl.constexpr,
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
-    PARTS: tl.constexpr, ALL: tl.constexpr, LOST: tl.constexpr, WALKS: tl.constexpr,
+    PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr, WALKS: tl.constexpr,
 ):  # fmt: skip
-    """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. dV has the factor b, from which
-    within_kernel finds dbeta. Where that is not beta, it puts beta in its place.
+    """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
+    x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
+    known yet, without SUMS, forward_kernel sums that, which has r in float32: from dV / b.
 
     A launch goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`. ALL:
     the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part."""
@@ -170,7 +179,7 @@ def backward_kernel(
         K, Q = K.to(OPERAND), Q.to(OPERAND)
         decay = decay_ptr + at * (8 * C)
         gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
-        b = tl.load(decay + C + t)
+        beta = tl.load(decay + (3 * C if SUMS else C) + t)
 
         held = dS.to(OPERAND)
         if PASS != "moves":
@@ -180,16 +189,17 @@ def backward_kernel(
         if RESTS and turn + part == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
-        read = gamma * scale
-        if NORMED:
-            read *= tl.load(norm_ptr + token * HQ + h // (H // HQ), mask=row, other=0.0)
-        GD = G.to(tl.float32) * read[:, None]
+        GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
         dS = tl.dot(tl.trans(Q), GD.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
         # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
         X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
-        dV = tl.dot(tl.trans(M), X.to(OPERAND), input_precision=PRECISION) * b[:, None]
+        x = tl.dot(tl.trans(M), X.to(OPERAND), input_precision=PRECISION)
+        dV = x * beta[:, None]
         if PASS != "moves":
             tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
+        if SUMS and PASS != "moves":
+            r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
         dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
     if PARTS > 1:
         tl.debug_barrier()  # all of dS was read from there
