@@ -45,8 +45,9 @@ def queries_by_quotients(
     """What dQ and dg [C, BD] have from tokens of the same chunk, of channels that last."""
     C: tl.constexpr = t.shape[0]
     square = t[:, None] * C + t[None, :]
-    G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
-    y = tl.dot(tl.load(P_ptr + square), (K * tl.exp2(-G)).to(tl.bfloat16))
+    G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
+    P = tl.load(P_ptr + square, mask=row[:, None] & (t >= 0)[None, :], other=0.0)
+    y = tl.dot(P, (K * tl.exp2(-G)).to(tl.bfloat16))
     gamma = tl.exp2(G)
     Q = (rows_at(q_ptr, t, d, row, STRIDE, D) * gamma).to(tl.bfloat16).to(tl.float32)
     dg = added(tl.zeros(y.shape, dtype=tl.float32), tl.load(ones_ptr + square), Q * y)
@@ -103,7 +104,7 @@ def queries_kernel(
         X = of_states(
             do_ptr + (first * H + h) * D, starts_ptr + at * (D * D), t, d, row, H * D, D, BV, STAGES
         )  # fmt: skip
-        X *= scale * tl.exp2(rows_at(sums, t, d, t >= 0, D, D))
+        X *= scale * tl.exp2(rows_at(sums, t, d, row, D, D))
         dQ += y + X
         X *= rows_at(q_ptr, t, d, row, HQ * D, D)
         dg = added(dg, tl.load(ones_ptr + t[:, None] * C + t[None, :]), X)
@@ -118,18 +119,19 @@ def keys_by_quotients(
     """What dK and dg [C, BD] have from tokens of the same chunk, of channels that last."""
     C: tl.constexpr = t.shape[0]
     i, j = t[:, None], t[None, :]
-    G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
-    z = tl.dot(tl.trans(tl.load(B_ptr + i * C + j, mask=i > j, other=0.0)), (K * tl.exp2(G)).to(tl.bfloat16))
+    G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
+    below = (i > j) & row[:, None]
+    z = tl.dot(tl.trans(tl.load(B_ptr + i * C + j, mask=below, other=0.0)), (K * tl.exp2(G)).to(tl.bfloat16))
     Q = (rows_at(q_ptr, t, d, row, STRIDE, D) * tl.exp2(G)).to(tl.bfloat16)
-    z = tl.dot(tl.trans(tl.load(P_ptr + i * C + j)), Q, acc=z)
+    z = tl.dot(tl.trans(tl.load(P_ptr + i * C + j, mask=below, other=0.0)), Q, acc=z)
     tl.debug_barrier()
-    G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
+    G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
     dK = z * tl.exp2(-G)
     back = (K * tl.exp2(-G)).to(tl.bfloat16)
     dg = back.to(tl.float32) * -z
-    y = tl.dot(tl.load(B_ptr + i * C + j, mask=i > j, other=0.0), back)
+    y = tl.dot(tl.load(B_ptr + i * C + j, mask=below, other=0.0), back)
     tl.debug_barrier()
-    G, K = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
+    G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
     dK += y * tl.exp2(G)
     dg += (K * tl.exp2(G)).to(tl.bfloat16).to(tl.float32) * y
     tl.debug_barrier()
@@ -204,14 +206,14 @@ def keys_kernel(
         tl.debug_barrier()
         X = of_states(dv_ptr + rows, starts_ptr + states, t, d, row, H * D, D, BV, STAGES)
         tl.debug_barrier()
-        X *= -tl.exp2(rows_at(sums, t, d, t >= 0, D, D))
+        X *= -tl.exp2(rows_at(sums, t, d, row, D, D))
         y += X
         X *= rows_at(k_ptr, t, d, row, HQ * D, D)
         dg = added(dg, tl.load(ones_ptr + square), X)
         tl.debug_barrier()
         beta, _ = write_gates(beta_ptr, first * H + h + t * H, row, HAS_BETA)
         X = of_states(r_ptr + rows, ends_ptr + states, t, d, row, H * D, D, BV, STAGES)
-        X *= tl.exp2(tl.minimum(last[None, :] - rows_at(sums, t, d, t >= 0, D, D), 0.0)) * beta[:, None]
+        X *= tl.exp2(tl.minimum(last[None, :] - rows_at(sums, t, d, row, D, D), 0.0)) * beta[:, None]
         dK += y + X
         X *= rows_at(k_ptr, t, d, row, HQ * D, D)
         dg = added(dg, tl.load(ones_ptr + C * C + square), X)

@@ -19,11 +19,25 @@ def write_gates(beta_ptr, at, row, HAS_BETA: tl.constexpr):
     return beta, tl.where(tl.abs(beta) < LEAST, LEAST, beta)
 
 
+@triton.jit
+def stored_rows(t, count, SHORT: tl.constexpr):
+    """Rows of sums and of scores that are in memory. SHORT: most chunks have few tokens, and only blocks of 16 with
+    tokens are written and read."""
+    return t < ((count + 15) // 16 * 16 if SHORT else t.shape[0])
+
+
+@triton.jit
+def used_rows(row, SHORT: tl.constexpr):
+    """Rows of the other operands that are in memory."""
+    return row | (not SHORT)
+
+
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def decays_kernel(
     q_ptr, k_ptr, g_ptr, cu_seqlens_ptr, sums_ptr, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, ones_ptr, scale,
     num_seqs, total,
-    HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr,
+    BD: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk, a value head and some channels: sums of gates, in float32; scale gamma * Q, gamma * K and
     Gamma_C,: * K; and gamma_C. The first one makes two tables of ones [C, C]: on the diagonal and above it; below it.
@@ -42,14 +56,15 @@ def decays_kernel(
     # From here on all offsets are within the chunk, and fit into 32 bits.
     chunk, head = (slot * H + h) * (C * D), (first * HQ + h // (H // HQ)) * D
     row, d_in = t < count, d < D
-    at, held = t[:, None] * D + d[None, :], tl.broadcast_to(d_in[None, :], [C, BD])
+    at, held = t[:, None] * D + d[None, :], used_rows(row, SHORT)[:, None] & d_in[None, :]
     g = tl.zeros([C, BD], dtype=tl.float32)
     if GATE != "none":
         g += rows_at(g_ptr + (first * H + h) * D, t, d, row, H * D, D)
         g = log2_decay(g, 0.0, 0.0, 0.0, GATE)
     G = tl.cumsum(g, axis=0)
     last = tl.sum(tl.where((t == C - 1)[:, None], G, 0.0), axis=0)
-    tl.store(sums_ptr + chunk + at, G, mask=held)
+    known = stored_rows(t, count, SHORT) | (t == C - 1)
+    tl.store(sums_ptr + chunk + at, G, mask=known[:, None] & d_in[None, :])
     tl.store(fall_ptr + (slot * H + h) * D + d, tl.exp2(last), mask=d_in)
     gamma = tl.exp2(G)
     Q = rows_at(q_ptr + head, t, d, row, HQ * D, D) * scale
@@ -76,7 +91,7 @@ def near_scores(QK, KK, q_ptr, k_ptr, sums_ptr, t, d, inside, STRIDE: tl.constex
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def scores_kernel(
     q_ptr, k_ptr, cu_seqlens_ptr, sums_ptr, P_ptr, KK_ptr, scale, num_seqs, total,
-    HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk, a value head and a block of 16 tokens: their rows of P, in bfloat16, and of KK. Earlier
     blocks are met with a border where this one begins."""
@@ -85,7 +100,7 @@ def scores_kernel(
     block, pair = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     h, slot = pair % H, (pair // H).to(tl.int64)
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
-    if count <= 0:  # a slot that no chunk has
+    if count <= (block * B if SHORT else 0):  # a slot that no chunk has, or a block without tokens
         return
     q_ptr += (first * HQ + h // (H // HQ)) * D
     k_ptr += (first * HQ + h // (H // HQ)) * D
@@ -132,7 +147,7 @@ def scores_kernel(
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def inverse_kernel(
     beta_ptr, cu_seqlens_ptr, KK_ptr, inverse_ptr, num_seqs, total,
-    H: tl.constexpr, HAS_BETA: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, HAS_BETA: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """M = (I + diag(b) N)^-1 and (I + N diag(b))^-1 = diag(b)^-1 M diag(b), for N = strict_lower(KK): one inverse does
     for both, as no b is 0. `unit_lower_inverse` never looks at the rest."""
@@ -143,5 +158,6 @@ def inverse_kernel(
     t = tl.arange(0, C)
     at = (slot * H + h) * (C * C) + t[:, None] * C + t[None, :]
     _, b = write_gates(beta_ptr, first * H + h + t * H, t < count, HAS_BETA)
-    M = unit_lower_inverse(tl.load(KK_ptr + at) * b[:, None], C, 2, "ieee")
-    tl.store(inverse_ptr + at, M.to(tl.bfloat16))
+    row = used_rows(t < count, SHORT)[:, None] & (t >= 0)[None, :]
+    M = unit_lower_inverse(tl.load(KK_ptr + at, mask=row, other=0.0) * b[:, None], C, 2, "ieee")
+    tl.store(inverse_ptr + at, M.to(tl.bfloat16), mask=row)

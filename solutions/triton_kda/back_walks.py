@@ -8,7 +8,7 @@ Once the states at all their ends are known (back_scan.py), "parts" is over all 
 
 import triton
 import triton.language as tl
-from back_prepare import write_gates
+from back_prepare import used_rows, write_gates
 from chunks import sequence_of, slot_of, start_of
 from low import low_bits, low_of
 
@@ -51,7 +51,8 @@ def rest_of(X):
 def states_kernel(
     v_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_k_ptr, to_end_ptr, fall_ptr, inverse_ptr, r_ptr, r_low_ptr,
     initial_ptr, starts_ptr, start_low_ptr, bounds_ptr, moves_ptr, diagonals_ptr,
-    H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_INITIAL: tl.constexpr, C: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_INITIAL: tl.constexpr, SHORT: tl.constexpr,
+    C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
 ):  # fmt: skip
     """The state at the start of each chunk, and the error r of each token."""
@@ -82,16 +83,18 @@ def states_kernel(
     else:
         S = tl.zeros([BK, BV], dtype=tl.float32)
 
-    of_values, keys_in = t[:, None] * (H * D) + i[None, :], tl.broadcast_to((j < D)[None, :], [C, BK])
+    of_values = t[:, None] * (H * D) + i[None, :]
     for chunk in tl.range(0, tl.cdiv(length, C), num_stages=STAGES):
         token, at = (start + chunk * C) * H + h, (slot + chunk) * H + h
         row = t < length - chunk * C
+        known = used_rows(row, SHORT)
+        keys_in, rows_in = known[:, None] & (j < D)[None, :], known[:, None] & (t >= 0)[None, :]
         K = tl.load(from_k_ptr + at * (C * D) + of_keys, mask=keys_in, other=0.0)
         inside = row[:, None] & (i < D)[None, :]
         if PASS == "moves":
             inside &= tl.broadcast_to(block < SLICES, [C, BV])
         V = tl.load(v_ptr + token * D + of_values, mask=inside, other=0.0)
-        M = tl.load(inverse_ptr + at * (C * C) + square)
+        M = tl.load(inverse_ptr + at * (C * C) + square, mask=rows_in, other=0.0)
         to_end = tl.load(to_end_ptr + at * (C * D) + of_keys, mask=keys_in, other=0.0)
         fall = tl.load(fall_ptr + at * D + j, mask=j < D, other=0.0)
         beta, b = write_gates(beta_ptr, token + t * H, row, HAS_BETA)
@@ -128,7 +131,7 @@ def walk_back_kernel(
     do_ptr, beta_ptr, cu_seqlens_ptr, total, num_seqs, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, r_ptr, r_low_ptr,
     inverse_ptr, P_ptr, dv_ptr, dv_out_ptr, dht_ptr, ends_ptr, end_low_ptr, dh0_ptr, bounds_ptr, of_walk_ptr,
     H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, HAS_DHT: tl.constexpr, APART: tl.constexpr,
-    C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr,
+    SHORT: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr,
     SEGMENT: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk, dV, and dh0. On the way, while x is at hand in float32,
@@ -159,16 +162,18 @@ def walk_back_kernel(
     RESTS: tl.constexpr = HAS_DHT and PASS != "moves"
     # An empty sequence makes no turn: dh0 is dht.
     chunks = tl.cdiv(length, C)
-    of_values, keys_in = t[:, None] * (H * D) + i[None, :], tl.broadcast_to((j < D)[None, :], [C, BK])
+    of_values = t[:, None] * (H * D) + i[None, :]
     for turn in tl.range(0, chunks, num_stages=STAGES):
         chunk = chunks - 1 - turn
         token, at = (start + chunk * C) * H + h, (slot + chunk) * H + h
         row = t < length - chunk * C
+        known = used_rows(row, SHORT)
         inside = row[:, None] & (i < D)[None, :]
+        keys_in, rows_in = known[:, None] & (j < D)[None, :], known[:, None] & (t >= 0)[None, :]
         to_end = tl.load(to_end_ptr + at * (C * D) + of_keys, mask=keys_in, other=0.0)
         G = tl.load(do_ptr + token * D + of_values, mask=inside, other=0.0).to(tl.bfloat16)
-        P = tl.load(P_ptr + at * (C * C) + square)
-        M = tl.load(inverse_ptr + at * (C * C) + square)
+        P = tl.load(P_ptr + at * (C * C) + square, mask=rows_in, other=0.0)
+        M = tl.load(inverse_ptr + at * (C * C) + square, mask=rows_in, other=0.0)
         Q = tl.load(from_q_ptr + at * (C * D) + of_keys, mask=keys_in, other=0.0)
         K = tl.load(from_k_ptr + at * (C * D) + of_keys, mask=keys_in, other=0.0)
         fall = tl.load(fall_ptr + at * D + j, mask=j < D, other=0.0)

@@ -2,7 +2,7 @@
 
 import triton
 import triton.language as tl
-from back_prepare import write_gates
+from back_prepare import stored_rows, write_gates
 from chunks import start_of, tokens_of
 
 
@@ -17,7 +17,8 @@ def operand(x_ptr, t, d, row, STRIDE: tl.constexpr, D: tl.constexpr):
 def within_kernel(
     do_ptr, beta_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, of_scores_ptr, of_keys_ptr, own_ptr, of_walk_ptr, dbeta_ptr,
     scale, num_seqs, total,
-    H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, SLICES: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, SLICES: tl.constexpr, SHORT: tl.constexpr,
+    C: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk and a head. strict_lower(dP) and B + B^T [C, C], for B = -strict_lower(dV U^T), take the
     places of P and of the inverse. `own` [2, C] is the diagonal of dP, for no decay is between a token and itself, and
@@ -52,11 +53,12 @@ def within_kernel(
         own += tl.sum(G.to(tl.float32) * r.to(tl.float32), axis=1)
         largest = tl.maximum(largest, tl.max(tl.abs(r.to(tl.float32)), axis=1))
     dP = tl.where(i > j, dP * beta[None, :] * scale, 0.0)
-    tl.store(of_scores_ptr + at * (C * C) + i * C + j, dP.to(tl.bfloat16))
+    known = stored_rows(t, count, SHORT)[:, None] & (t >= 0)[None, :]
+    tl.store(of_scores_ptr + at * (C * C) + i * C + j, dP.to(tl.bfloat16), mask=known)
     tl.store(own_ptr + at * (2 * C) + t, own * beta * scale)
     tl.store(own_ptr + at * (2 * C) + C + t, tl.where(largest * tl.abs(beta) > 0.0, 1.0, 0.0))
     B = tl.where(i > j, B * -beta[None, :], 0.0)
-    tl.store(of_keys_ptr + at * (C * C) + i * C + j, (B + tl.trans(B)).to(tl.bfloat16))
+    tl.store(of_keys_ptr + at * (C * C) + i * C + j, (B + tl.trans(B)).to(tl.bfloat16), mask=known)
     dbeta = tl.zeros([C], dtype=tl.float32)
     for part in tl.static_range(SLICES):
         dbeta += tl.load(of_walk_ptr + (at * SLICES + part) * C + t)

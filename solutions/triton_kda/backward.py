@@ -92,6 +92,12 @@ def segment_of(num_seqs: int, H: int, total: int, D: int) -> int:
     return max(4, triton.next_power_of_2(chunks * H // 80))
 
 
+def short(num_seqs: int, total: int) -> bool:
+    """Whether most chunks may have few tokens. Their kernels then touch no rows without a token, at the price of
+    registers: a table of masks. All else is the same, each bit included."""
+    return (triton.cdiv(total, CHUNK) + num_seqs - 1) * CHUNK > 2 * total
+
+
 class Workspace(NamedTuple):
     """What kernels leave for one another. In the place of P and of the inverse come the gradients of scores; in the
     places of decayed queries and keys, which the walks alone read, the parts of dq and dk that between_kernel has."""
@@ -141,7 +147,8 @@ def walks(v, beta, cu_seqlens, initial_state, do, dht, dv, dh0, work, cut):
         bounds = v.new_empty((places, H, D, D), dtype=torch.float32)
         moves = torch.empty_like(bounds, dtype=torch.bfloat16)
         diagonals = v.new_empty((places, H, D), dtype=torch.float32)
-    common = {"H": H, "D": D, "HAS_BETA": beta is not None, "C": CHUNK, "BK": BK, "SEGMENT": segment}
+    common = {"H": H, "D": D, "HAS_BETA": beta is not None, "SHORT": short(num_seqs, total), "C": CHUNK, "BK": BK,
+              "SEGMENT": segment}  # fmt: skip
     from_q, from_k, to_end, _ = work.decayed
 
     def forward(name, programs):
@@ -186,14 +193,24 @@ def prepare(q, k, g, beta, cu_seqlens, scale, work, cut, slots, size, common):
     warps, BD = cut.decays
     decays_kernel[(slots * H * triton.cdiv(D, BD),)](
         q, k, g, cu_seqlens, work.sums, *work.decayed[:3], work.fall, work.ones, scale, *size, HQ=HQ,
-        GATE="none" if g is None else "log", BD=BD, num_warps=warps, **common,
+        GATE="none" if g is None else "log", SHORT=short(*size), BD=BD, num_warps=warps, **common,
     )  # fmt: skip
     warps, BD = cut.scores
     scores_kernel[(slots * H * BLOCKS,)](
-        q, k, cu_seqlens, work.sums, work.P, work.KK, scale, *size, HQ=HQ, BD=BD, num_warps=warps, **common
-    )
+        q, k, cu_seqlens, work.sums, work.P, work.KK, scale, *size, HQ=HQ, SHORT=short(*size), BD=BD, num_warps=warps,
+        **common,
+    )  # fmt: skip
     inverse_kernel[(slots * H,)](
-        beta, cu_seqlens, work.KK, work.inverse, *size, H=H, HAS_BETA=beta is not None, C=CHUNK, num_warps=4
+        beta,
+        cu_seqlens,
+        work.KK,
+        work.inverse,
+        *size,
+        H=H,
+        HAS_BETA=beta is not None,
+        SHORT=short(*size),
+        C=CHUNK,
+        num_warps=4,
     )
 
 
@@ -204,7 +221,7 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     warps, BD = cut.within
     within_kernel[(slots * H,)](
         do, beta, cu_seqlens, work.r, work.dv, work.P, work.inverse, work.own, work.of_walk, dbeta, scale, *size,
-        SLICES=work.of_walk.shape[2], BD=BD, num_warps=warps, **has_beta, **common,
+        SLICES=work.of_walk.shape[2], SHORT=short(*size), BD=BD, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
     warps, BD = cut.between
     between_kernel[(slots * H * triton.cdiv(D, BD) * BLOCKS,)](
@@ -232,6 +249,8 @@ def backward_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht,
     if do is None:
         do = torch.zeros_like(v)
     cut, slots, size = blocking(D, room_of(q.device)), triton.cdiv(total, CHUNK) + num_seqs - 1, (num_seqs, total)
+    if short(*size):  # nothing is ahead in a sequence of one chunk, and two blocks share a multiprocessor
+        cut = cut._replace(states=(*cut.states[:2], 1), walk=(*cut.walk[:2], 1))
     common = {"H": H, "D": D, "C": CHUNK}
     work = workspace(q, dv, slots, triton.cdiv(D, cut.walk[1]))
     if total:

@@ -56,7 +56,7 @@ class Blocking(NamedTuple):
     segment: int = 0
     segments: Walk | None = None
     scan: Walk | None = None
-    guard: int = 2
+    guard: bool = True
     registers: int | None = None
 
 

@@ -6,7 +6,7 @@ from chunks import sequence_of, slot_of, start_of
 from gates import log2_decay
 from inverse import across, unit_lower_inverse
 from products import product
-from scores import far_scores, near_scores
+from scores import far_scores, near_scores, parted_scores
 
 
 @triton.jit
@@ -35,6 +35,22 @@ def factors(q_ptr, k_ptr, row, i, HQ: tl.constexpr, K_SIZE: tl.constexpr, BK: tl
     Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
     K = tl.load(k_ptr + i * (HQ * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
     return 1.0 / tl.sqrt(tl.sum(Q * Q, axis=1) + 1e-6), 1.0 / tl.sqrt(tl.sum(K * K, axis=1) + 1e-6)
+
+
+@triton.jit
+def kind_of(g, C: tl.constexpr):
+    """How much these channels of a chunk decay: 1 where by no more than 2^-64 over all of it, n where by no more than
+    2^-62 over 2^(7 - n) tokens, from 32 down to 8, and 0 where by more."""
+    D: tl.constexpr = g.shape[1]
+    kind = 1
+    if tl.min(tl.sum(g, axis=0)) < -64.0:
+        of_8 = tl.sum(tl.reshape(g, [C // 8, 8, D]), axis=1)
+        of_16 = tl.sum(tl.reshape(of_8, [C // 16, 2, D]), axis=1)
+        of_32 = tl.sum(tl.reshape(of_16, [C // 32, 2, D]), axis=1)
+        kind = tl.where(tl.min(of_8) >= -62.0, 4, 0)
+        kind = tl.where(tl.min(of_16) >= -62.0, 3, kind)
+        kind = tl.where(tl.min(of_32) >= -62.0, 2, kind)
+    return kind
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total", "lower_bound"])
@@ -83,25 +99,22 @@ def prepare_kernel(
         rate = tl.exp(tl.load(rate_ptr + h).to(tl.float32))
 
     # Pairs of tokens inside of blocks of 16 first, of channels that forget: sums over all channels, and little else in
-    # registers. Some channels may decay so little that one product is for all pairs of the chunk, further below.
+    # registers. Some channels may decay so little that a few products are for all pairs of the chunk, further below.
     B: tl.constexpr = 16
     N: tl.constexpr = C // B
     QK_near = tl.zeros([N, B, B], dtype=tl.float32)
     KK_near = tl.zeros([N, B, B], dtype=tl.float32)
-    lasting = 0  # a bit for each BD channels
+    kinds = 0  # three bits for each BD channels
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
         g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
-        lasts = False
-        if GUARD == 2:
-            lasts = tl.min(tl.sum(g, axis=0)) >= -64.0
-        if lasts:
-            lasting |= 1 << (d_first // BD)
-        else:
+        kind = kind_of(g, C) if GUARD else 0
+        kinds |= kind << (3 * (d_first // BD))
+        if kind == 0:
             inside = row[:, None] & (d < K_SIZE)[None, :]
             K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
             Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-            QK_near, KK_near = near_scores(QK_near, KK_near, Q, K, g, GUARD, N, B)
+            QK_near, KK_near = near_scores(QK_near, KK_near, Q, K, g, N, B)
     near = (i // B == j // B) & (i > j)
     QK = tl.where(near, across(QK_near, N, B), 0.0)
     KK = tl.where(near, across(KK_near, N, B), 0.0)
@@ -134,17 +147,20 @@ def prepare_kernel(
         tl.store(from_start_ptr + at, Q_gamma, mask=d_in[None, :])
         tl.store(to_end_ptr + at, (K * tl.exp2(whole[None, :] - G)).to(tl.bfloat16), mask=d_in[None, :])
         tl.store(fall_ptr + d, tl.exp2(whole), mask=d_in)
-        if (lasting >> (d_first // BD)) & 1 == 1:
+        kind = (kinds >> (3 * (d_first // BD))) & 7
+        if kind == 1:
             back = tl.trans((K * tl.exp2(-G)).to(tl.bfloat16))
             QK = tl.dot(Q_gamma, back, acc=QK)
             KK = tl.dot(K_gamma, back, acc=KK)
+        elif kind > 1:
+            QK, KK = parted_scores(QK, KK, Q, K, G, i, 1 << (kind - 2), C)
         else:
-            QK, KK = far_scores(QK, KK, Q, K, g, G, i, N, B)
+            QK, KK = far_scores(QK, KK, Q, K, G, i, j, C)
     P = tl.where(i > j, QK, tl.where(i == j, own[:, None], 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
     # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
-    T = unit_lower_inverse(KK * beta[:, None], C, 2, "ieee") * beta[None, :]
+    T = unit_lower_inverse(tl.where(i > j, KK, 0.0) * beta[:, None], C, 2, "ieee") * beta[None, :]
 
     # u = T V and w = T (gamma * K), some channels at a time. w is stored as -w, so that chain_kernel adds it to u.
     tl.debug_barrier()  # other threads may have written what is read of gamma * K

@@ -1,13 +1,15 @@
 """Products of queries and keys with a decay of each channel between them, of channels that forget.
 
 Between token j and a later token i channel c decays by exp(g_{j+1,c} + .. + g_{i,c}). The usual way multiplies q_i by
-exp(G_i) and k_j by exp(-G_j), G the sum from the chunk's start; exp(-G_j) overflows. Here every pair has a border
-between its two tokens, and the later token decays from the border on, the earlier one up to it. Both are factors of at
-most 1. What underflows is less than 2^-126 of its term.
+exp(G_i) and k_j by exp(-G_j), G the sum from the chunk's start; exp(-G_j) overflows. Here a pair has a border. Where it
+is between the two tokens, the later one decays from it on, the earlier one up to it. Both are factors of at most 1, and
+what underflows is less than 2^-126 of its term.
 
-far_scores: pairs in different blocks of 16 tokens. The border is where the later token's block begins.
-near_scores: pairs in one block. Blocks of 2 s tokens, s = 1, 2, 4, 8, have their border in the middle, and each pair
-meets in exactly one of them; or, where no channel of any block decays below 2^-64, a quotient is safe.
+parted_scores: channels that decay by no more than 2^-62 over 8, 16 or 32 tokens. So many before and behind a border
+are a part of the chunk, in which a quotient is safe.
+far_scores: the others, pairs in different blocks of 16 tokens. The border is in the middle of the chunk, or of a half.
+near_scores: the others, pairs in one block. Blocks of 2 s tokens, s = 1, 2, 4, 8, have their border in the middle, and
+each pair meets in exactly one of them.
 """
 
 import triton
@@ -16,47 +18,58 @@ from products import two_terms
 
 
 @triton.jit
-def far_scores(QK, KK, Q, K, g, G, i, N: tl.constexpr, B: tl.constexpr):
-    """Adds to QK and KK [C, C] what these channels add to pairs in different blocks.
+def parted_scores(QK, KK, Q, K, G, i, parts, C: tl.constexpr):
+    """Adds to QK and KK [C, C] what these channels add to all pairs, by parts of the chunk, a power of two of them.
 
-    Sums within blocks are taken anew, for differences of G would cancel after a reset; in exponents that reach over
-    blocks, of magnitudes up to 64 times LEAST, what cancels is within bfloat16.
+    Later tokens are those of a part, and earlier ones all up to its end, with the border in the middle of the part. On
+    the other side of it a factor is a quotient, 2^62 at most. What a token has with a later one may overflow; nobody
+    looks at it.
     """
-    C: tl.constexpr = N * B
-    D: tl.constexpr = Q.shape[1]
-    local = tl.reshape(tl.cumsum(tl.reshape(g, [N, B, D]), axis=1), [C, D])
-    factor = tl.exp2(local)
-    Q_at, K_at = (Q * factor).to(tl.bfloat16), (K * factor).to(tl.bfloat16)
-    for block in tl.range(1, N, num_stages=1):
-        before = i < block * B
-        border = tl.sum(tl.where(i == block * B - 1, G, 0.0), axis=0)
-        decay = tl.minimum(border[None, :] - G, 0.0)
-        back = tl.trans(tl.where(before, K * tl.exp2(decay), 0.0).to(tl.bfloat16))
-        here = i // B == block
-        QK = tl.dot(tl.where(here, Q_at, 0.0), back, acc=QK)
-        KK = tl.dot(tl.where(here, K_at, 0.0), back, acc=KK)
+    size = C // parts
+    for part in tl.range(0, parts, num_stages=1):
+        start = part * size
+        border = tl.sum(tl.where(i == start + size // 2 - 1, G, 0.0), axis=0)[None, :]
+        here, known = (i >= start) & (i < start + size), i < start + size
+        back = tl.trans(tl.where(known, K * tl.exp2(border - G), 0.0).to(tl.bfloat16))
+        factor = tl.where(here, tl.exp2(G - border), 0.0)
+        QK = tl.dot((Q * factor).to(tl.bfloat16), back, acc=QK)
+        KK = tl.dot((K * factor).to(tl.bfloat16), back, acc=KK)
     return QK, KK
 
 
 @triton.jit
-def near_scores(QK, KK, Q, K, g, GUARD: tl.constexpr, N: tl.constexpr, B: tl.constexpr):
+def far_scores(QK, KK, Q, K, G, i, j, C: tl.constexpr):
+    """Adds to QK and KK [C, C] what these channels add to pairs in different blocks of 16: those in different halves of
+    the chunk, with the border in the middle, then those in different halves of a half.
+
+    Exponents are differences of G, of magnitudes up to 64 times LEAST: what cancels is within bfloat16.
+    """
+    for level in tl.range(4, 6, num_stages=1):
+        later = (i >> level) % 2 == 1
+        middle = tl.sum(tl.where(i == C // 2 - 1, G, 0.0), axis=0)[None, :]
+        if level == 4:
+            low = tl.sum(tl.where(i == C // 4 - 1, G, 0.0), axis=0)[None, :]
+            high = tl.sum(tl.where(i == C // 4 * 3 - 1, G, 0.0), axis=0)[None, :]
+            border = tl.where(i < C // 2, low, high)
+        else:
+            border = tl.broadcast_to(middle, G.shape)
+        factor = tl.exp2(-tl.abs(G - border))
+        back = tl.trans(tl.where(later, 0.0, K * factor).to(tl.bfloat16))
+        pair = i >> (level + 1) == j >> (level + 1)
+        QK += tl.where(pair, tl.dot(tl.where(later, Q * factor, 0.0).to(tl.bfloat16), back), 0.0)
+        KK += tl.where(pair, tl.dot(tl.where(later, K * factor, 0.0).to(tl.bfloat16), back), 0.0)
+    return QK, KK
+
+
+@triton.jit
+def near_scores(QK, KK, Q, K, g, N: tl.constexpr, B: tl.constexpr):
     """Adds to QK and KK [N, B, B], below the diagonal, what these channels add inside of N blocks of B tokens."""
     D: tl.constexpr = Q.shape[1]
     gs = tl.reshape(g, [N, B, D])
-    decay = tl.cumsum(gs, axis=1)
     Qs, Ks = tl.reshape(Q, [N, B, D]), tl.reshape(K, [N, B, D])
-    safe = False
-    if GUARD:
-        safe = tl.min(decay) >= -64.0
-    if safe:
-        factor = tl.exp2(decay)
-        across = tl.permute((Ks * tl.exp2(-decay)).to(tl.bfloat16), (0, 2, 1))
-        QK = tl.dot((Qs * factor).to(tl.bfloat16), across, acc=QK)
-        KK = tl.dot((Ks * factor).to(tl.bfloat16), across, acc=KK)
-    else:
-        high, low = two_terms(gs)
-        for level in tl.range(0, 4, num_stages=1):
-            QK, KK = small_level(QK, KK, Qs, Ks, high, low, level, N, B)
+    high, low = two_terms(gs)
+    for level in tl.range(0, 4, num_stages=1):
+        QK, KK = small_level(QK, KK, Qs, Ks, high, low, level, N, B)
     return QK, KK
 
 

@@ -78,6 +78,36 @@ def test_values_are_those_of_flas_own_recurrence(v_first: bool, ragged: bool, ga
         torch.testing.assert_close(found, states[rows] if start == stop else state, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("gate", ["finished", "raw", "bounded"])
+def test_on_a_gpu_the_values_are_near_flas_own(gate: str, calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a CUDA graph records the call, after a first one."""
+    q, k, v = (drawn(1, 300, h, 128).bfloat16().cuda() for h in (2, 2, 4))
+    g, beta = drawn(1, 300, 4, 128).cuda(), drawn(1, 300, 4).cuda()
+    more: dict[str, Any] = {
+        "cu_seqlens": torch.tensor([0, 1, 130, 300], device="cuda"), "initial_state": drawn(3, 4, 128, 128).cuda(),
+        "output_final_state": True, "use_qk_l2norm_in_kernel": True,
+    }  # fmt: skip
+    if gate == "finished":
+        g, beta = -g.abs(), beta.sigmoid()
+    else:
+        more |= {"use_gate_in_kernel": True, "use_beta_sigmoid_in_kernel": True}
+        more |= {"A_log": torch.linspace(-1, 1, 4, device="cuda"), "dt_bias": drawn(4 * 128).cuda()}
+        more |= {"lower_bound": -5.0, "safe_gate": True} if gate == "bounded" else {}
+    found = chunk_kda(q, k, v, g, beta, **more)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        again = chunk_kda(q, k, v, g, beta, **more)
+    graph.replay()
+    assert len(calls) == 2
+    monkeypatch.setenv("FLA_GDNSPEC", "0")
+    for ours, recorded, theirs in zip(found, again, chunk_kda(q, k, v, g, beta, **more), strict=True):
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+        assert (ours.float() - theirs.float()).norm() < 0.02 * theirs.float().norm()
+        assert torch.equal(ours, recorded)
+    assert len(calls) == 2
+
+
 def test_the_arguments_are_those_of_flas_function() -> None:
     named = [x for x in inspect.signature(chunk_kda).parameters.values() if x.kind is x.POSITIONAL_OR_KEYWORD]
     mine = list(inspect.signature(Call).parameters.values())

@@ -17,7 +17,9 @@ FOLDER = Path(__file__).resolve().parents[3] / "solutions/triton_kda"
 D, LENGTHS = 64, (70, 0, 40)
 KINDS = {
     "slow": torch.full((D,), 0.05),  # one quotient serves a chunk
-    "some": torch.full((D,), 2.0),  # one serves 16 tokens, none a whole chunk
+    "half": torch.full((D,), 2.0),  # one serves a chunk with its border in the middle, 32 tokens before and behind it
+    "16": torch.full((D,), 3.3),  # so many before and behind a border
+    "8": torch.full((D,), 6.5),
     "fast": torch.logspace(-3, 2, D),  # none: channels that never forget beside some that forget at once
 }
 
@@ -76,7 +78,7 @@ def main() -> None:
         for resets in (False, True):
             x = given(rates, resets)
             expected = recurrence(x)
-            for guard in (2,) if resets else (0, 1, 2):
+            for guard in (True,) if resets else (False, True):
                 module.blocking = lambda *_, guard=guard: chosen._replace(guard=guard)
                 entry(**x)
                 errors = zip((x["output"], x["final_state"]), expected, strict=True)

@@ -118,6 +118,7 @@ IN_SEGMENTS = [*KERNELS[:3], "states", "back_scan", "states", "walk_back", "back
     [
         pytest.param({"heads": (32, 32), "N": 8}, 48, id="kimi linear"),
         pytest.param({"heads": (8, 8), "N": 1, "T": 32768}, 80, id="segments"),
+        pytest.param({"heads": (32, 32), "N": 50}, 440, id="short"),
         pytest.param({"D": 64, "heads": (8, 8)}, 80, id="d64"),
         pytest.param({"D": 256, "heads": (8, 8)}, 260, id="d256"),
     ],
