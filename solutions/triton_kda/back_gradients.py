@@ -120,16 +120,16 @@ def keys_by_quotients(
     C: tl.constexpr = t.shape[0]
     i, j = t[:, None], t[None, :]
     G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
-    below = (i > j) & row[:, None]
-    z = tl.dot(tl.trans(tl.load(B_ptr + i * C + j, mask=below, other=0.0)), (K * tl.exp2(G)).to(tl.bfloat16))
+    here = row[:, None]
+    z = tl.dot(tl.trans(tl.load(B_ptr + i * C + j, mask=(i > j) & here, other=0.0)), (K * tl.exp2(G)).to(tl.bfloat16))
     Q = (rows_at(q_ptr, t, d, row, STRIDE, D) * tl.exp2(G)).to(tl.bfloat16)
-    z = tl.dot(tl.trans(tl.load(P_ptr + i * C + j, mask=below, other=0.0)), Q, acc=z)
+    z = tl.dot(tl.trans(tl.load(P_ptr + i * C + j, mask=(i >= j) & here, other=0.0)), Q, acc=z)
     tl.debug_barrier()
     G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
     dK = z * tl.exp2(-G)
     back = (K * tl.exp2(-G)).to(tl.bfloat16)
     dg = back.to(tl.float32) * -z
-    y = tl.dot(tl.load(B_ptr + i * C + j, mask=below, other=0.0), back)
+    y = tl.dot(tl.load(B_ptr + i * C + j, mask=(i > j) & here, other=0.0), back)
     tl.debug_barrier()
     G, K = rows_at(sums_ptr, t, d, row, D, D), rows_at(k_ptr, t, d, row, STRIDE, D)
     dK += y * tl.exp2(G)

@@ -40,14 +40,16 @@ def factors(q_ptr, k_ptr, row, i, HQ: tl.constexpr, K_SIZE: tl.constexpr, BK: tl
 @triton.jit
 def kind_of(g, C: tl.constexpr):
     """How much these channels of a chunk decay: 1 where by no more than 2^-64 over all of it, n where by no more than
-    2^-62 over 2^(7 - n) tokens, from 32 down to 8, and 0 where by more."""
+    2^-62 over 2^(7 - n) tokens, from 32 down to 4, and 0 where by more."""
     D: tl.constexpr = g.shape[1]
     kind = 1
     if tl.min(tl.sum(g, axis=0)) < -64.0:
-        of_8 = tl.sum(tl.reshape(g, [C // 8, 8, D]), axis=1)
+        of_4 = tl.sum(tl.reshape(g, [C // 4, 4, D]), axis=1)
+        of_8 = tl.sum(tl.reshape(of_4, [C // 8, 2, D]), axis=1)
         of_16 = tl.sum(tl.reshape(of_8, [C // 16, 2, D]), axis=1)
         of_32 = tl.sum(tl.reshape(of_16, [C // 32, 2, D]), axis=1)
-        kind = tl.where(tl.min(of_8) >= -62.0, 4, 0)
+        kind = tl.where(tl.min(of_4) >= -62.0, 5, 0)
+        kind = tl.where(tl.min(of_8) >= -62.0, 4, kind)
         kind = tl.where(tl.min(of_16) >= -62.0, 3, kind)
         kind = tl.where(tl.min(of_32) >= -62.0, 2, kind)
     return kind

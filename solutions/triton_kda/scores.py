@@ -5,7 +5,7 @@ exp(G_i) and k_j by exp(-G_j), G the sum from the chunk's start; exp(-G_j) overf
 is between the two tokens, the later one decays from it on, the earlier one up to it. Both are factors of at most 1, and
 what underflows is less than 2^-126 of its term.
 
-parted_scores: channels that decay by no more than 2^-62 over 8, 16 or 32 tokens. So many before and behind a border
+parted_scores: channels that decay by no more than 2^-62 over 4, 8, 16 or 32 tokens. So many before and behind a border
 are a part of the chunk, in which a quotient is safe.
 far_scores: the others, pairs in different blocks of 16 tokens. The border is in the middle of the chunk, or of a half.
 near_scores: the others, pairs in one block. Blocks of 2 s tokens, s = 1, 2, 4, 8, have their border in the middle, and
