@@ -1,6 +1,7 @@
 """gdnspec which: the choice, its reason, the runners-up."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from gdnspec.catalog.device_names import cpu_name, slug
 from gdnspec.choice import asking
 from gdnspec.choice.asking import ask, batch_of, device_of, lengths_of
 from gdnspec.choice.choose import choose
+from gdnspec.cli.chosen import print_choices
 from gdnspec.model.errors import SpecError
 from helpers_unit import OF_A_MODEL
 
@@ -34,6 +36,18 @@ def test_a_processor_has_one_spelling(gdnspec: Run) -> None:
     for device in ("cpu", cpu_name()):
         done = gdnspec(*DECODE, "--batch", "8", "--device", device)
         assert f", on {cpu_name()}: torch_" in done.stdout.splitlines()[0]
+
+
+def test_a_time_of_an_earlier_version_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside each solution, and not of the best one alone."""
+    found = definitions()["gdn_prefill_k_last"]
+    preset = found.family.preset(PRESET[1])
+    assert preset is not None
+    call = ask(found, preset, PRESET[1], [8192], "nvidia-h200")
+    choices, among = choose(call)
+    print_choices(call, PRESET[1], [replace(choice, earlier=choice is choices[1]) for choice in choices], among)
+    rows = capsys.readouterr().out.splitlines()[4:]
+    assert [row.rstrip().endswith("measured, by an earlier version") for row in rows[:3]] == [False, True, False]
 
 
 def test_sequences_without_tokens_and_whole_bounds_are_said(gdnspec: Run) -> None:

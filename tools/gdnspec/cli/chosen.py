@@ -18,7 +18,8 @@ def print_choices(asked: Asked, preset: str, choices: list[Choice], candidates: 
         time = "" if choice.time is None else shown_time(choice.time)
         ratio = "" if choice.time is None or best is None else f"{choice.time / best:.2f}x"
         share = "" if choice.efficiency is None else shown_part(choice.efficiency)
-        add_row(rows, choice.name, time, ratio, share, choice.basis)
+        known = f"{choice.basis}, by an earlier version" if choice.earlier else choice.basis
+        add_row(rows, choice.name, time, ratio, share, known)
     say()
     print_table(rows)
     if candidates.refused:

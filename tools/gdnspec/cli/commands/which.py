@@ -71,6 +71,6 @@ def which(
 
 def _described(choice: Choice) -> dict[str, object]:
     return {
-        "solution": choice.name, "basis": choice.basis, "seconds": choice.time, "of_the_bound": choice.efficiency,
-        "reason": choice.reason,
+        "solution": choice.name, "basis": choice.basis, "earlier_version": choice.earlier, "seconds": choice.time,
+        "of_the_bound": choice.efficiency, "reason": choice.reason,
     }  # fmt: skip
