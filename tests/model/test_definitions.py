@@ -62,6 +62,7 @@ KDA = (
     "kda_prefill_k_last", "kda_prefill_k_first", "kda_prefill_raw_gates", "kda_decode_k_last",
     "kda_decode_k_last_bf16_state", "kda_decode_pool_k_last", "kda_decode_pool_k_last_bf16_state",
     "kda_prefill_checkpoints", "kda_verify_k_last", "kda_prefill_backward_k_last", "kda_decode_packed_k_last",
+    "kda_decode_packed_k_last_bf16_state",
     "kda_layer_prefill", "kda_layer_decode", "kda_chunk_wy", "kda_chunk_state", "kda_chunk_output",
 )  # fmt: skip
 PREFILLS, DECODES = ("gdn_prefill_k_last", "gdn_prefill_k_first"), ("gdn_decode_k_last", "gdn_decode_k_first")

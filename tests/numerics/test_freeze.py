@@ -37,8 +37,8 @@ SIMILAR = {
     "gdn_prefill_from_conv_f32_qkv_bf16_state", "gdn_prefill_k_first", "gdn_prefill_backward_k_first",
     "gdn_prefill_backward_raw_gates", "gdn_layer_backward", "gdn_decode_pool_k_last_int8_state",
     "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state", "kda_decode_k_last_bf16_state",
-    "kda_decode_pool_k_last_bf16_state", "kda_decode_packed_k_last", "kda_layer_decode",
-    "kda_chunk_state", "kda_chunk_output",
+    "kda_decode_pool_k_last_bf16_state", "kda_decode_packed_k_last", "kda_decode_packed_k_last_bf16_state",
+    "kda_layer_decode", "kda_chunk_state", "kda_chunk_output",
 }  # fmt: skip
 GENERATED = ("pairs_", "size_", "scalar_")
 SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n in sorted(definitions())]

@@ -94,7 +94,8 @@ FAR: dict[str, tuple[Rows, ...]] = {
     "kda_prefill_backward_k_last": (of_gradients,),
     "kda_decode_k_last": (of_decode,), "kda_decode_k_last_bf16_state": (of_decode,),
     "kda_decode_pool_k_last": (of_pool,), "kda_decode_pool_k_last_bf16_state": (of_pool,),
-    "kda_decode_packed_k_last": (of_decode,), "kda_verify_k_last": (of_verify,),
+    "kda_decode_packed_k_last": (of_decode,), "kda_decode_packed_k_last_bf16_state": (of_decode,),
+    "kda_verify_k_last": (of_verify,),
     "kda_chunk_wy": (of_solved,), "kda_chunk_state": (of_chunks,), "kda_chunk_output": (of_chunks,),
     "kda_layer_prefill": (of_layer,), "kda_layer_decode": (of_layer_decode,),
 }  # fmt: skip

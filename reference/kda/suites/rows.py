@@ -328,6 +328,16 @@ PACKED = {
         )
     ),
 }  # fmt: skip
+PACKED_BF16 = {
+    "smoke": packed(of_names(decode_smoke, ("batch_5", "bounded", "strided_inputs"))),
+    "conformance": packed(
+        of_names(
+            decode_conformance,
+            ("regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "regime_large_steps",
+             "bounded_lower_bound", "bounded_one_large_state", "as_they_are", "head_size_120", "strided_inputs_odd"),
+        )
+    ),
+}  # fmt: skip
 POOL = {"smoke": pool_smoke, "conformance": pool_conformance}
 POOL_BF16 = {
     "smoke": of_names(pool_smoke, ("in_place", "bounded", "skips", "strided", "strided_inputs")),
@@ -345,5 +355,6 @@ ROWS: dict[str, dict[str, Rows]] = {
     "kda_prefill_checkpoints": CHECKPOINTS, "kda_verify_k_last": VERIFY,
     "kda_prefill_backward_k_last": BACKWARD,
     "kda_decode_k_last": DECODE, "kda_decode_k_last_bf16_state": DECODE_BF16, "kda_decode_packed_k_last": PACKED,
+    "kda_decode_packed_k_last_bf16_state": PACKED_BF16,
     "kda_decode_pool_k_last": POOL, "kda_decode_pool_k_last_bf16_state": POOL_BF16,
 }  # fmt: skip

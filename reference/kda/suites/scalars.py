@@ -75,7 +75,8 @@ def of_layer_decode() -> Iterator[Line]:
 
 SCALARS: dict[str, Rows] = {
     "kda_decode_k_last": of_decode, "kda_decode_k_last_bf16_state": of_decode,
-    "kda_decode_packed_k_last": packed(of_decode), "kda_decode_pool_k_last": of_pool,
+    "kda_decode_packed_k_last": packed(of_decode), "kda_decode_packed_k_last_bf16_state": packed(of_decode),
+    "kda_decode_pool_k_last": of_pool,
     "kda_decode_pool_k_last_bf16_state": of_pool, "kda_verify_k_last": of_verify,
     "kda_prefill_raw_gates": of_raw_prefill, "kda_prefill_k_last": of_prefill, "kda_prefill_k_first": of_prefill,
     "kda_prefill_checkpoints": of_checkpoints, "kda_prefill_backward_k_last": of_backward,

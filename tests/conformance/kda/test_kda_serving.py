@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from gdnspec.build import reference as code
 from gdnspec.catalog.definitions import Found, definition
@@ -29,9 +30,10 @@ def test_a_row_of_a_pool_is_a_decode_from_its_slot() -> None:
     assert not got["output"][1].any()
 
 
-def test_a_packed_row_is_a_decode_of_its_parts() -> None:
+@pytest.mark.parametrize("states", ["", "_bf16_state"])
+def test_a_packed_row_is_a_decode_of_its_parts(states: str) -> None:
     """Of queries, keys and values as the definition says where they stand."""
-    found = definition("kda_decode_packed_k_last")
+    found = definition(f"kda_decode_packed_k_last{states}")
     given = call(found, 4)
     got, heads = run_reference(found, given), 2  # of queries and keys; four of values
     q, k, v = given["mixed_qkv"].unflatten(1, (4 * heads, 64)).split([heads, heads, 2 * heads], dim=1)
