@@ -1,6 +1,6 @@
 """The backward pass of Kimi Delta Attention over 32 rows, triton_kda and FLA side by side in one process.
 
-    python benchmarks/kda_backward_rows.py [--rows TEXT,TEXT] [--gates decay|typical] [--decay 0.3] [--json FILE]
+    python benchmarks/kda_backward_rows.py [--rows TEXT,TEXT] [--gates 0.3,typical,12] [--json FILE]
                                            [--check]
 
 kda_prefill_backward_k_last at head size 128, with an initial state and the gradient of the final one: the rows of
@@ -15,15 +15,13 @@ cannot be captured is timed by events over eager calls and marked with `*`. A gr
 triton_kda by more than 2% of its norm is marked with `!`. MB is what triton_kda allocates in a call. The bound is the
 larger of the bytes, inputs read once and outputs written once, and of 20 K V operations a token and head.
 
---gates decay draws g from -decay to 0, so that channels last through a chunk; typical draws rates as models start with,
-where many channels forget within one. --check times nothing: a few short rows, with gates of four kinds, against the
-recurrence in float64.
+Gates are those of kda_rows.py, each kind with a summary of its own. --check times nothing: a few short rows, with gates
+of four kinds, against the recurrence in float64.
 """
 
 import argparse
 import json
 import math
-import statistics
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +30,7 @@ from typing import Any
 import torch
 from gdnspec.bench.ceilings import copy_bandwidth
 from gdnspec.build.loader import load_function
-from kda_rows import CHECKED, ROOT, SETS, WINDOWS, Arguments, D, Row
+from kda_rows import CHECKED, GATES, ROOT, SETS, WINDOWS, Arguments, D, Row, beside_fla, kinds
 from kda_rows import arguments as forward_arguments
 from kda_rows import rows as forward_rows
 from prefill_rows import Timed
@@ -56,13 +54,9 @@ def bound(row: Row, copy_rate: float) -> float:
     return 1e6 * max(moved / copy_rate, total * heads * 20 * D * D / PRODUCTS)
 
 
-def arguments(row: Row, gates: str, decay: float) -> Arguments:
-    given = forward_arguments(row, decay)
+def arguments(row: Row, gates: str) -> Arguments:
+    given = forward_arguments(row, gates)
     v, states = given["v"], given["initial_state"]
-    if gates == "typical":  # A up to 16, steps log-uniform from 0.001 to 0.1
-        rate = 16 * torch.rand(row.heads, 1, device="cuda")
-        steps = torch.exp(math.log(1e-3) + math.log(100.0) * torch.rand(row.heads, D, device="cuda"))
-        given["g"] = -rate * steps * 2 * torch.rand_like(given["g"])
     kept = {name: x for name, x in given.items() if name not in ("output", "final_state")}
     return kept | {"do": torch.randn_like(v), "dht": torch.randn_like(states)}
 
@@ -122,7 +116,7 @@ def check(subjects: dict[str, Bind]) -> None:
     exact = module(family("kda"), "backward").prefill_backward_k_last
     print("relative errors of " + ", ".join(OUTPUTS))
     for name, lengths in CHECKED.items():
-        given = arguments(Row(name, 4, lengths), "decay", 0.3)
+        given = arguments(Row(name, 4, lengths), "0.3")
         g = given["g"]
         if name == "resets":
             g[torch.rand_like(g) < 0.05] = -math.inf
@@ -139,9 +133,9 @@ def check(subjects: dict[str, Bind]) -> None:
             print(f"{name:24}{subject:12}" + "".join(f"{errors[x]:10.1e}" for x in OUTPUTS), flush=True)
 
 
-def measure(subjects: dict[str, Bind], row: Row, gates: str, decay: float) -> tuple[dict[str, Any], float]:
+def measure(subjects: dict[str, Bind], row: Row, gates: str) -> tuple[dict[str, Any], float]:
     """Microseconds and marks of each subject, and the megabytes that the first one allocates."""
-    sets = [arguments(row, gates, decay) for _ in range(SETS)]
+    sets = [arguments(row, gates) for _ in range(SETS)]
     timed: dict[str, Timed] = {}
     marks: dict[str, str] = {}
     expected: Gradients = {}
@@ -171,37 +165,31 @@ def measure(subjects: dict[str, Bind], row: Row, gates: str, decay: float) -> tu
     return {name: (one.median, marks[name]) for name, one in timed.items()}, allocated
 
 
-def report(subjects: dict[str, Bind], asked: list[Row], options: argparse.Namespace) -> None:
+def report(subjects: dict[str, Bind], asked: list[Row], gates: str, file: Path | None) -> None:
     device, ratios = torch.cuda.get_device_name(), {}
     rate = next((rate for name, rate in COPY_RATES.items() if name in device), None) or copy_bandwidth()
-    said = f"decay {options.decay}" if options.gates == "decay" else "typical"
-    print(f"{device}, copy {rate / 1e12:.2f} TB/s, gates: {said}\n")
+    print(f"\n{device}, copy {rate / 1e12:.2f} TB/s, gates {gates}\n")
     print(f"{'':20}{'bound':>8}" + "".join(f"{name:>14}" for name in subjects) + f"{'ratio':>8}{'share':>8}{'MB':>7}")
     for row in asked:
-        us, allocated = measure(subjects, row, options.gates, options.decay)
+        us, allocated = measure(subjects, row, gates)
         mine, least = us["triton_kda"][0], bound(row, rate)
         if "fla" in us:
             ratios[row.name] = us["fla"][0] / mine
         cells = "".join(f"{time:>12.1f}{mark:2}" for time, mark in us.values())
         ratio = ratios.get(row.name, math.nan)
         print(f"{row.name:20}{least:8.0f}{cells}{ratio:8.2f}{least / mine:8.0%}{allocated:7.0f}", flush=True)
-        if options.json:
-            line = {"device": device, "row": row.name, "gates": said, "bound": least, "us": us, "allocated": allocated}
-            with options.json.open("a") as to:
+        if file:
+            line = {"device": device, "row": row.name, "gates": gates, "bound": least, "us": us, "allocated": allocated}
+            with file.open("a") as to:
                 to.write(json.dumps(line) + "\n")
-    if ratios:
-        least_row = min(ratios, key=lambda name: ratios[name])
-        mean = statistics.geometric_mean(ratios.values())
-        print(
-            f"\nfla / triton_kda: {mean:.3f} (geometric mean of {len(ratios)}), {ratios[least_row]:.3f} ({least_row})"
-        )
+    print(beside_fla(ratios, gates))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
-    parser.add_argument("--gates", choices=("decay", "typical"), default="decay", help="how g is drawn")
-    parser.add_argument("--decay", type=float, default=0.3, help="for --gates decay: g is -decay u, u from 0 to 1")
+    said = "kinds of gates: g from minus a number to 0, or typical rates"
+    parser.add_argument("--gates", type=kinds, default=kinds(GATES), metavar="KIND,KIND", help=said)
     parser.add_argument("--json", type=Path, help="append a line a row")
     parser.add_argument("--check", action="store_true", help="errors of a few rows; nothing is timed")
     options = parser.parse_args()
@@ -219,7 +207,8 @@ def main() -> None:
         if options.check:
             check(subjects)
             return
-        report(subjects, asked, options)
+        for gates in options.gates:
+            report(subjects, asked, gates, options.json)
 
 
 if __name__ == "__main__":

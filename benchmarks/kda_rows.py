@@ -1,12 +1,16 @@
 """Prefill of Kimi Delta Attention over 30 rows, triton_kda and FLA side by side in one process.
 
-    python benchmarks/kda_rows.py [--rows TEXT,TEXT] [--decay 0.3] [--version FOLDER] [--no-fla]
+    python benchmarks/kda_rows.py [--rows TEXT,TEXT] [--gates 0.3,typical,12] [--version FOLDER] [--no-fla]
                                   [--json FILE] [--check]
 
 kda_prefill_k_last at head size 128, with the 32 heads of Kimi Linear and the 16, 8 and 4 of its tensor-parallel shards.
 Microseconds a call: the median of replays of a CUDA graph of six calls over two sets of inputs, kernels in turns; what
 cannot be captured is timed by events over eager calls and marked with `*`. What differs from triton_kda by more than 2%
 of the output's norm is marked with `!`. FlashInfer 0.7.2 has no prefill for sm_90.
+
+The time of triton_kda depends on the gates, that of FLA does not. So each row is timed with three kinds of them: g from
+-0.3 to 0, where channels last through a chunk; rates as models start with; and g from -12 to 0, where channels forget
+within a few tokens. --gates names others: a number, or `typical`. Each kind has its own summary.
 
 --version: the folder of another version of triton_kda, timed beside it; repeatable.
 
@@ -29,6 +33,7 @@ from gdnspec.build.loader import load_function
 from prefill_rows import Timed
 from prefill_shapes import COPY_RATES, PRODUCTS, RAGGED
 
+GATES, TYPICAL = "0.3,typical,12", "typical"
 ROOT, D, SETS, WINDOWS = Path(__file__).resolve().parent.parent, 128, 2, 7
 LENGTHS = {
     "1x2048": (2048,), "1x8192": (8192,), "4x2048": (2048,) * 4, "8x1024": (1024,) * 8, "ragged16": RAGGED,
@@ -57,13 +62,37 @@ def bound(row: Row, copy_rate: float) -> float:
     return 1e6 * max(moved / copy_rate, total * heads * (6 * D * D + 4 * 65 * D) / PRODUCTS)
 
 
-def arguments(row: Row, decay: float) -> Arguments:
+def drawn_gates(kind: str, total: int, heads: int) -> torch.Tensor:
+    """g [total, heads, D] in log space: from minus a number to 0, or, where `kind` is typical, of rates A up to 16 and
+    steps that are log-uniform from 0.001 to 0.1."""
+    u = torch.rand(total, heads, D, device="cuda")
+    if kind != TYPICAL:
+        return -float(kind) * u
+    rate = 16 * torch.rand(heads, 1, device="cuda")
+    steps = torch.exp(math.log(1e-3) + math.log(100.0) * torch.rand(heads, D, device="cuda"))
+    return -rate * steps * 2 * u
+
+
+def kinds(text: str) -> list[str]:
+    """Of --gates. Raises `argparse.ArgumentTypeError` for what is neither a number from 0 on nor `typical`."""
+    found = [kind.strip() for kind in text.split(",")]
+    for kind in found:
+        try:
+            right = kind == TYPICAL or 0 <= float(kind) < math.inf
+        except ValueError:
+            right = False
+        if not right:
+            raise argparse.ArgumentTypeError(f"{kind!r} is neither a number from 0 on nor {TYPICAL}")
+    return found
+
+
+def arguments(row: Row, gates: str) -> Arguments:
     total, count, heads = sum(row.lengths), len(row.lengths), row.heads
     normal = lambda *shape: torch.randn(*shape, device="cuda")  # noqa: E731
     q, k = (torch.nn.functional.normalize(normal(total, heads, D), dim=-1).bfloat16() for _ in range(2))
     v = normal(total, heads, D).bfloat16()
     return {
-        "q": q, "k": k, "v": v, "g": -decay * torch.rand(total, heads, D, device="cuda"),
+        "q": q, "k": k, "v": v, "g": drawn_gates(gates, total, heads),
         "beta": torch.rand(total, heads, device="cuda"),
         "cu_seqlens": torch.tensor([0, *row.lengths], device="cuda").cumsum(0),
         "initial_state": normal(count, heads, D, D), "scale": None,
@@ -103,7 +132,7 @@ def recurrence(given: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
 def check(subjects: dict[str, Callable[[Arguments], Callable[[], Any]]]) -> None:
     print("relative errors of output and state")
     for name, lengths in CHECKED.items():
-        given = arguments(Row(name, 4, lengths), 0.3)
+        given = arguments(Row(name, 4, lengths), "0.3")
         g = given["g"]
         if name == "resets":
             g[torch.rand_like(g) < 0.05] = -math.inf
@@ -119,9 +148,9 @@ def check(subjects: dict[str, Callable[[Arguments], Callable[[], Any]]]) -> None
             print(f"{name:24}{subject:12}{errors[0]:10.1e}{errors[1]:10.1e}", flush=True)
 
 
-def measure(subjects: dict[str, Callable[[Arguments], Callable[[], Any]]], row: Row, decay: float) -> dict[str, Any]:
+def measure(subjects: dict[str, Callable[[Arguments], Callable[[], Any]]], row: Row, gates: str) -> dict[str, Any]:
     """Microseconds and marks of each subject."""
-    sets = [arguments(row, decay) for _ in range(SETS)]
+    sets = [arguments(row, gates) for _ in range(SETS)]
     timed, marks, expected = {}, {}, None
     for name, bind in subjects.items():
         calls = [bind(given) for given in sets]
@@ -140,7 +169,8 @@ def measure(subjects: dict[str, Callable[[Arguments], Callable[[], Any]]], row: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="", metavar="TEXT,TEXT", help="only those with one of these in their name")
-    parser.add_argument("--decay", type=float, default=0.3, help="g is -decay u, u from 0 to 1")
+    said = "kinds of gates: g from minus a number to 0, or typical rates"
+    parser.add_argument("--gates", type=kinds, default=kinds(GATES), metavar="KIND,KIND", help=said)
     parser.add_argument("--version", type=Path, action="append", default=[], help="the folder of another version")
     parser.add_argument("--no-fla", action="store_true", help="leave out FLA, whose tuning takes most of the time")
     parser.add_argument("--json", type=Path, help="append a line a row")
@@ -162,19 +192,29 @@ def main() -> None:
         if options.check:
             check(subjects)
             return
-        report(subjects, asked, options.decay, options.json)
+        for gates in options.gates:
+            report(subjects, asked, gates, options.json)
+
+
+def beside_fla(ratios: dict[str, float], gates: str) -> str:
+    """FLA's times over triton_kda's, by row, in a line; nothing if FLA did not run."""
+    if not ratios:
+        return ""
+    mean, least = statistics.geometric_mean(ratios.values()), min(ratios, key=lambda name: ratios[name])
+    of = f"geometric mean of {len(ratios)}"
+    return f"\nfla / triton_kda, gates {gates}: {mean:.3f} ({of}), {ratios[least]:.3f} ({least})"
 
 
 def report(
-    subjects: dict[str, Callable[[Arguments], Callable[[], Any]]], asked: list[Row], decay: float, file: Path | None
+    subjects: dict[str, Callable[[Arguments], Callable[[], Any]]], asked: list[Row], gates: str, file: Path | None
 ) -> None:
     device, ratios = torch.cuda.get_device_name(), {}
     versions: dict[str, list[float]] = {}  # times of others over triton_kda's
     rate = next((rate for name, rate in COPY_RATES.items() if name in device), None) or copy_bandwidth()
-    print(f"{device}, copy {rate / 1e12:.2f} TB/s, decay {decay}\n")
+    print(f"\n{device}, copy {rate / 1e12:.2f} TB/s, gates {gates}\n")
     print(f"{'':20}{'bound':>8}" + "".join(f"{name:>14}" for name in subjects) + f"{'ratio':>8}{'share':>8}")
     for row in asked:
-        us = measure(subjects, row, decay)
+        us = measure(subjects, row, gates)
         mine, least = us["triton_kda"][0], bound(row, rate)
         if "fla" in us:
             ratios[row.name] = us["fla"][0] / mine
@@ -184,16 +224,12 @@ def report(
         print(f"{row.name:20}{least:8.0f}{cells}{ratios.get(row.name, math.nan):8.2f}{least / mine:8.0%}", flush=True)
         if file:
             with file.open("a") as to:
-                to.write(json.dumps({"device": device, "row": row.name, "decay": decay, "bound": least, "us": us}))
+                to.write(json.dumps({"device": device, "row": row.name, "gates": gates, "bound": least, "us": us}))
                 to.write("\n")
     for name, found in versions.items():
-        print(f"\n{name} / triton_kda: {statistics.geometric_mean(found):.3f}, {min(found):.3f} to {max(found):.3f}")
-    if ratios:
-        least_row = min(ratios, key=lambda name: ratios[name])
-        mean = statistics.geometric_mean(ratios.values())
-        print(
-            f"\nfla / triton_kda: {mean:.3f} (geometric mean of {len(ratios)}), {ratios[least_row]:.3f} ({least_row})"
-        )
+        mean = statistics.geometric_mean(found)
+        print(f"\n{name} / triton_kda, gates {gates}: {mean:.3f}, {min(found):.3f} to {max(found):.3f}")
+    print(beside_fla(ratios, gates))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The rows of the scripts in benchmarks/, and what their summaries say of times that are given to them."""
 
+import argparse
 import importlib
 import json
 import math
@@ -213,6 +214,19 @@ def test_decode_has_the_batches_on_either_side_of_each_wave(monkeypatch: pytest.
 def training(shapes: ModuleType) -> ModuleType:
     pytest.importorskip("torch")
     return importlib.import_module("training_rows")
+
+
+def test_kimi_delta_attention_is_timed_with_gates_that_last_and_that_forget(shapes: ModuleType) -> None:
+    """By default, because the time of our kernel depends on them: no summary may leave one kind out."""
+    rows = importlib.import_module("kda_rows")
+    assert len(rows.rows()) == 30
+    assert rows.kinds(rows.GATES) == ["0.3", "typical", "12"]
+    for wrong in ("fast", "-1", "nan", "inf", "0.3,"):
+        with pytest.raises(argparse.ArgumentTypeError, match="neither a number from 0 on nor typical"):
+            rows.kinds(wrong)
+    assert rows.beside_fla({"a": 2.0, "b": 0.5}, "12").strip() == (
+        "fla / triton_kda, gates 12: 1.000 (geometric mean of 2), 0.500 (b)"
+    )
 
 
 def test_training_has_the_long_rows_and_twelve_short_ones(shapes: ModuleType, training: ModuleType) -> None:
