@@ -24,8 +24,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import Solution, solutions
-from gdnspec.catalog.traces import load_traces
+from gdnspec.catalog.traces import load_traces, stale_source
 from gdnspec.model.batch_invariance import WORDS, invariant, pieces
 from gdnspec.model.result import LIKENESSES, CheckResult, Likeness
 
@@ -74,9 +75,10 @@ def from_traces(known: Iterable[Solution]) -> Iterator[Found]:
         for file in sorted(solution.traces.glob("*.jsonl")):
             for trace in load_traces(file, print):
                 if trace.batch_invariant is not None or trace.pieces is not None:
+                    hash_of = solution if stale_source(trace, solution) is None else trace  # as other traces are held
                     yield Found(
                         solution.name, trace.device, trace.definition, trace.batch_invariant, trace.pieces,
-                        source_hash=trace.source_hash,
+                        source_hash=hash_of.source_hash,
                     )  # fmt: skip
 
 
@@ -89,11 +91,12 @@ def of_present_sources(found: Iterable[Found], known: Iterable[Solution]) -> Ite
 
 def with_age(found: Iterable[Found], known: Iterable[Solution]) -> list[Found]:
     """Marks answers about sources that have changed since, or leaves them out where the present ones have an answer."""
-    hashes = {solution.name: solution.source_hash for solution in known}
+    by_name = {solution.name: solution for solution in known}
     new: dict[tuple[str, str, str], Found] = {}
     rest: dict[tuple[str, str, str], Found] = {}
     for one in found:
-        present = one.ran and one.source_hash == hashes.get(one.solution)
+        solution = by_name.get(one.solution)
+        present = one.ran and solution is not None and one.source_hash in measured_as(solution, one.definition)
         (new if present else rest)[one.solution, one.device, one.definition] = one
     old = [one for key, one in rest.items() if key not in new]
     return [*new.values(), *(replace(one, device=f"{one.device}{EARLIER}") if one.ran else one for one in old)]

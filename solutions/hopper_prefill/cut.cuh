@@ -116,7 +116,7 @@ struct Costs {
   double prepares_long(int64_t longest) const {
     return kLaunch + staying(kLongChunk, kLongTurn, longest, traffic.prepares_and_outputs());
   }
-  // The most chunks that the longest sequence may have, of no more than so many, where that kernel is to take less, behind blocks
+  // The most chunks that the longest sequence may have, of no more than so many, where that kernel is to take less, beside blocks
   // of two others that leave at once, most of which prepare two heads or more; 0: it never does.
   int64_t one_up_to(int64_t most, double less) const {
     const double others = kLaunch + kLeaves * batch.chunks() * batch.heads / 2 / device.multiprocessors;

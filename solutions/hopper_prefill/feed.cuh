@@ -7,7 +7,7 @@ namespace {
 
 struct Maps {
   CUtensorMap q, k, v, output, slice_of_v, slice_of_output;
-  CUtensorMap states;  // given, of blocks that stay; that leave, of those for long sequences
+  CUtensorMap states;  // initial ones, for blocks that stay; final ones, for those of long sequences
 };
 
 // By a thread, before it reads what was prepared, not by TMA. First segments let those between them and the last begin here,

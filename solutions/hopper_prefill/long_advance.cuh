@@ -13,8 +13,8 @@
 
 namespace {
 
-// This thread's part of half of a state, of key channels from `first` on, two at a time: four at a time, by way of the neighbour's
-// registers (state.cuh), take longer here. Null: zeros.
+// This thread's part of half of a state, of key channels from `first` on, two at a time: so they come to the registers where they
+// stay, and nothing waits for a neighbour's (state.cuh). Null: zeros.
 __device__ __forceinline__ void load_half(float (&half)[32], const float* from, int first, bool k_first) {
   const int lane = lane_here(), row = 16 * anew(threadIdx.x / 32) + lane / 4;  // nothing of this is kept over chunks
   const int column = first + 2 * (lane % 4);
@@ -328,7 +328,7 @@ __device__ __forceinline__ void advance_long(const Problem& p, Long& s, const CU
     barrier_arrive_if(leaves(), shared_address(&s.taken[turn % kLongTurns]));
     return chunks;
   };
-  // The same, of what has chunks. Other states go as they come: those would otherwise be kept apart from what has been multiplied.
+  // The same, of what has chunks. Other states are copied here: past the products they would need registers of their own, which spill.
   const auto take_next = [&](const float*& from) {
     int chunks = take_turn(from);
 #pragma unroll 1

@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 from conftest import ROOT, Run
+from gdnspec.catalog.earlier import measured_as
 from gdnspec.catalog.solutions import solutions
 from gdnspec.model.result import CheckResult, Outcome, Status
 
@@ -83,6 +84,16 @@ def test_answers_about_earlier_sources_say_so(script: ModuleType) -> None:
     assert script.with_age([old, new], [known]) == [new], "the present version has answered"
     elsewhere = replace(old, device="other")
     assert [one.device for one in script.with_age([elsewhere, new], [known])] == ["card", "other, an earlier version"]
+
+
+def test_an_entry_more_keeps_the_answers_about_others(script: ModuleType) -> None:
+    """As it keeps traces: the manifest of before is kept, and has the same entry for the definition."""
+    name, definition = "torch_recurrent_kda", "kda_prefill_k_last"
+    solution = solutions()[0][name]
+    before = measured_as(solution, definition) - {solution.source_hash}
+    assert before, "no former manifest is kept: take a solution that has one"
+    found = [script.Found(name, "card", definition, True, source_hash=one) for one in sorted(before)]
+    assert [one.device for one in script.with_age(found, [solution])] == ["card"]
 
 
 def test_the_page_shows_the_table(script: ModuleType) -> None:

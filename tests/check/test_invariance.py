@@ -143,6 +143,13 @@ def test_the_worst_workload_counts() -> None:
     assert badge(None, None) == ""
 
 
+def test_a_graph_alone_is_no_badge() -> None:
+    """A workload of one sequence asks nothing about the rest of a batch. Its graph can deny the badge, not give it."""
+    assert invariant([result("one", again="same_bits", alone=None, first=None, graph="same_bits")]) is None
+    assert invariant([result("one", again="same_bits", alone=None, graph="within_budget")]) is False
+    assert invariant([result("two", alone="same_bits", graph="within_budget")]) is False
+
+
 def test_what_was_saved_is_a_badge_until_the_kernel_changes(gdnspec: Run, tmp_path: Path) -> None:
     name = "bits_by_number_of_rows"
     folder = copied(name, tmp_path, batch_invariant=False) / name

@@ -121,9 +121,11 @@ class CheckResult(Model):
     @property
     def batch_invariant(self) -> bool | None:
         """Whether every question about the rest of the batch was answered with the same bits; None if none was
-        asked."""
-        found = [one.likeness for name, one in self.invariance.items() if name not in (AGAIN, PIECES)]
-        return all(likeness == "same_bits" for likeness in found if likeness) if any(found) else None
+        asked. A CUDA graph can only deny it: its batch is the same."""
+        found = {name: one.likeness for name, one in self.invariance.items() if one.likeness}
+        if any(found.get(name, "same_bits") != "same_bits" for name in found.keys() - {AGAIN, PIECES}):
+            return False
+        return True if found.keys() - {AGAIN, GRAPH, PIECES} else None
 
     @property
     def pieces(self) -> Likeness | None:
