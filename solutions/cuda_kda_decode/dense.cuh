@@ -35,17 +35,18 @@ void decode_packed(ffi::TensorView mixed_qkv, ffi::TensorView state, ffi::Tensor
   require("a", a, kBFloat16, 16, {n.rows, n.H, n.D});
   require("b", b, kBFloat16, 2, {n.rows, n.H});
   require("output", output, kBFloat16, 8, {n.rows, n.H, n.D});
-  require.place("state", state, kFloat32, 16);
-  auto p = arguments<float>(require, n, A_log, dt_bias, lower_bound, scale, use_qk_l2norm);
-  p.q = static_cast<const bf16*>(mixed_qkv.data_ptr());
-  p.k = p.q + n.key_heads * n.D;
-  p.v = p.k + n.key_heads * n.D;
-  p.a = static_cast<const bf16*>(a.data_ptr());
-  p.b = static_cast<const bf16*>(b.data_ptr());
-  p.output = static_cast<bf16*>(output.data_ptr());
-  p.qk_stride = p.v_stride = length;
-  take_states(p, require, n, state, new_state);
-  launch<float, Slots::kNone>(p, n, require.device);
+  by_element("state", state, [&](auto element) {
+    auto p = arguments<decltype(element)>(require, n, A_log, dt_bias, lower_bound, scale, use_qk_l2norm);
+    p.q = static_cast<const bf16*>(mixed_qkv.data_ptr());
+    p.k = p.q + n.key_heads * n.D;
+    p.v = p.k + n.key_heads * n.D;
+    p.a = static_cast<const bf16*>(a.data_ptr());
+    p.b = static_cast<const bf16*>(b.data_ptr());
+    p.output = static_cast<bf16*>(output.data_ptr());
+    p.qk_stride = p.v_stride = length;
+    take_states(p, require, n, state, new_state);
+    launch<decltype(element), Slots::kNone>(p, n, require.device);
+  });
 }
 
 }  // namespace

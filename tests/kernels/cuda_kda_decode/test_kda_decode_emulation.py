@@ -65,7 +65,7 @@ def right(found: dict[str, object]) -> bool:
 
 def test_every_kernel_computes_the_rule(tmp_path: Path) -> None:
     found = emulated(built(tmp_path))
-    assert len(found) == 5
+    assert len(found) == 6
     assert all(right(one) for one in found), found
 
 
