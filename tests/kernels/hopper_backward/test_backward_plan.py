@@ -67,7 +67,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plans(program: Path, asked: list[Asked]) -> dict[Asked, Planned]:
     text = "\n".join(
-        " ".join(map(str, (x.tokens, x.sequences, *x.heads, int(x.states), int(x.output), int(x.bfloat16), int(x.quick))))
+        " ".join(map(str, map(int, (x.tokens, x.sequences, *x.heads, x.states, x.output, x.bfloat16, x.quick))))
         for x in asked
     )
     done = subprocess.run([program], input=text, capture_output=True, text=True, check=True)
@@ -174,7 +174,7 @@ def test_both_walks_are_side_by_side_for_few_heads_where_memory_is_quick(program
         assert not plan(program, row._replace(quick=False)).paired
         assert not plan(program, row._replace(bfloat16=False)).paired
     others = [gva(16, 48, 8192, 1), gva(16, 32, 8192, 2), gva(2, 8, 8192, 1), gva(16, 32, 512, 1), gva(4, 8, 8192, 3)]
-    others.append(gva(16, 32, 32768, 1))  # a little over the limit of memory, and tiles without memory of their own cost time
+    others.append(gva(16, 32, 32768, 1))  # a little over the limit of memory
     for row in others:
         assert not plan(program, row).paired
 
