@@ -15,6 +15,7 @@ import forked_command
 import forked_workers
 import pytest
 import read_once
+from gdnspec import paths
 from patience import PATIENCE
 
 # Until all tests are collected: half of that time went into looking for garbage among what is loaded and stays.
@@ -73,9 +74,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Expected values of this test run alone: no verdict of a test depends on an earlier one's cache."""
+    """Expected values of this test run alone: no verdict of a test depends on an earlier one's cache. Builds for a GPU
+    are those that this machine keeps anyway: each has a folder named by the hash of its sources, and takes a minute."""
     folder = tmp_path_factory.mktemp("cache")
     before = os.environ.get("GDNSPEC_CACHE")
+    if forked_workers.HAS_GPU:
+        kept = paths.build_cache("").absolute()
+        kept.mkdir(parents=True, exist_ok=True)
+        (folder / kept.name).symlink_to(kept)
     os.environ["GDNSPEC_CACHE"] = str(folder)
     yield folder
     if before is None:

@@ -116,12 +116,17 @@ def test_products_of_a_chunk_of_one_token_are_rounded_as_those_of_others() -> No
         assert measured > 5e-4
 
 
+def for_a_gpu(name: str) -> list[str]:
+    """Lines that the tests above leave to a GPU, without those that are judged on a sample."""
+    lines = workloads(definition(name))
+    return [line.name for line in lines if (line.device == "cuda" and line.judged is None) or is_long(line)]
+
+
 @pytest.mark.gpu
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(definitions()))
+@pytest.mark.parametrize("name", [name for name in sorted(definitions()) if for_a_gpu(name)])
 def test_what_is_too_large_for_a_cpu_is_measured_again_too(gdnspec: Run, name: str) -> None:
-    lines = [w for w in workloads(definition(name)) if (w.device == "cuda" and w.judged is None) or is_long(w)]
-    chosen = [option for line in lines for option in ("--workload", line.name)]
+    chosen = [option for line in for_a_gpu(name) for option in ("--workload", line)]
     done = gdnspec("workloads", "freeze", name, "--check", "--device", "cuda", *chosen, timeout=880)
     assert done.returncode == 0, done.stderr
 
