@@ -64,7 +64,7 @@ docs: $(STAMP)
 
 # On a machine with a CUDA GPU, with whatever torch and Triton it has.
 gpu-test:
-	$(PYTHON) -m pytest -m gpu
+	$(PYTHON) -m pytest -m "gpu and not thorough"  # one at a time: some rows need most of the memory, and some tests a quiet GPU
 
 # Generated data: the tensors of the real model, the suites, the schema.
 real-input: $(STAMP)
