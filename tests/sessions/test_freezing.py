@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from conftest import Run
+from conftest import ROOT, Run
 from gdnspec.catalog.families import families
 from gdnspec.cli import session_files
 from gdnspec.model.errors import SpecError
@@ -51,3 +51,21 @@ def test_a_pool_that_does_not_fit_is_one_line(tmp_path: Path, monkeypatch: pytes
     assert str(problem).startswith(f"{file}: session 'mine': out of memory in the judge: DefaultCPUAllocator: can't ")
     assert "lower its `slots`" in problem.hint
     assert file.read_text() == before
+
+
+def test_other_steps_with_the_same_tokens_are_no_longer_frozen(gdnspec: Run, tmp_path: Path) -> None:
+    """Rows in another order draw the same tokens: the steps themselves must be compared."""
+    shipped = (ROOT / "definitions/gdn/sessions.jsonl").read_text().splitlines()
+    line = next(data for data in map(json.loads, shipped) if data["name"] == "prompt_then_decode")
+    same, file = tmp_path / "same.jsonl", tmp_path / "mine.jsonl"
+    same.write_text(json.dumps(line | {"pooled": False}) + "\n")  # a default that is spelled out changes nothing
+    assert gdnspec("validate", same).returncode == 0
+    line["steps"][4]["rows"].reverse()
+    file.write_text(json.dumps(line) + "\n")
+    for words in (("validate", file), ("check", "--sessions", "--workloads", file)):
+        done = gdnspec(*words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(
+            f"gdnspec: {file}: line 1: /steps: the steps changed after the session was frozen, so its budget is that of"
+        )
+        assert "freeze it again: gdnspec workloads freeze --sessions --workloads FILE --workload " in done.stderr

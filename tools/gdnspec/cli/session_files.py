@@ -60,7 +60,7 @@ def fitting(family: Family, line: SessionLine) -> SessionLine:
 def one_of(file: Path, name: str) -> tuple[Family, SessionLine]:
     """The session of that name in a file. Raises `SpecError`."""
     family = family_named(None)
-    lines = {line.name: line for line in load_sessions(file, family)}
+    lines = {line.name: line for line in load_sessions(file, family, as_frozen=False)}
     if name not in lines:
         raise SpecError([Problem(file, f"no session {name!r}", hint=nearest(name, lines))])
     return family, lines[name]
@@ -94,7 +94,7 @@ def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path
 def freeze(family: Family, file: Path, names: list[str] | None, missing: bool) -> None:
     """Gives sessions of a file the budgets that honest emulators give: all of them, these, or those without one. Raises
     `SpecError`; the file then stays as it was."""
-    lines = load_sessions(file, family)
+    lines = load_sessions(file, family, as_frozen=False)
     known = [line.name for line in lines]
     for name in names or ():
         if name not in known:
