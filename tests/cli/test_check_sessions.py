@@ -120,6 +120,7 @@ def test_a_file_with_a_wrong_step_is_invalid(gdnspec: Run, tmp_path: Path) -> No
             "a positive multiple of 64",
         ),
         ({k: v for k, v in line.items() if k != "emulators"}, "a session with `budget` needs `emulators` as well"),
+        ({k: v for k, v in line.items() if k != "sha256"}, "a session with `budget` needs `sha256` as well"),
         (loose, "the budget does not follow from its emulators"),
         (line, "line 1 already has the name 'prompt_then_decode'"),
     ]
@@ -173,10 +174,19 @@ def test_a_session_written_by_hand_is_frozen_and_judged(gdnspec: Run, tmp_path: 
     assert "1 session frozen" in gdnspec("workloads", "freeze", *of_file, "--missing").stderr
     assert file.read_text().startswith(first)
     assert "0 sessions frozen" in gdnspec("workloads", "freeze", *of_file, "--missing").stderr
+    file.write_text(first.replace('"seed": 1', '"seed": 2') + "\n")
+    drawn = gdnspec(*judge)
+    assert drawn.returncode == 1
+    assert "the tokens have sha256" in drawn.stderr
+    assert "gdnspec workloads freeze --sessions" in drawn.stderr
     file.write_text(first.replace('"tokens": 65', '"tokens": 66') + "\n")
-    changed = gdnspec(*judge)
-    assert changed.returncode == 1
-    assert "gdnspec workloads freeze --sessions" in changed.stderr
+    for command in (("validate", file), judge):
+        changed = gdnspec(*command)
+        assert changed.returncode == 2
+        assert "line 1: /steps: the steps changed after the session was frozen" in changed.stderr
+        assert (
+            "freeze it again: gdnspec workloads freeze --sessions --workloads FILE --workload mine)" in changed.stderr
+        )
     assert gdnspec("workloads", "freeze", *of_file).returncode == 0
     assert gdnspec(*judge).returncode == 0
 

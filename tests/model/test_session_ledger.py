@@ -99,6 +99,10 @@ WRONG: list[tuple[list[Step], str, str]] = [
     ([admit("a", 1), prefill("a", 65, keep=[KEEP])], "/steps/1/rows/0/keep/0/at", "give the session one, such as 64"),
     (BEGUN, "/steps/1: step 1 (prefill): the session ends with open requests: a", "finish each of them"),
     ([admit("a", 1), step("finish", request="a")], "/steps/1: step 1 (finish)", "no step calls a kernel"),
+    (
+        [admit("a", 1), decode(None, None), step("finish", request="a")],
+        "/steps/2: step 2 (finish)", "no request takes a token: give one a row",
+    ),
     ([*BEGUN, step("forget", request="a")], "/steps/2/do", "not \"forget\""),
     ([*BEGUN, step("finnish", request="a")], "/steps/2/do", "(did you mean 'finish'?)"),
     ([*BEGUN, {"request": "a"}], "/steps/2", "missing key 'do'"),
@@ -129,8 +133,18 @@ def test_a_prefill_keeps_states_at_its_own_edges(at: int, interval: int, message
 
 
 def test_no_definition_verifies_narrow_states() -> None:
-    with pytest.raises(SpecError, match="step 2 \\(verify\\): no definition verifies drafts on bfloat16 states"):
+    with pytest.raises(
+        SpecError, match=r"step 2 \(verify\): no definition verifies drafts on bfloat16 .*draft and settle"
+    ):
         session([*BEGUN, verify("a", [2, 3], 1), step("finish", request="a")], states="bfloat16")
+
+
+def test_narrow_states_are_drafted_on_the_pool() -> None:
+    """What the message above proposes is possible."""
+    draft = step("draft", drafts=2, rows=[{"request": "a", "place": 0, "tokens": 2}])
+    settle = step("settle", rows=[{"request": "a", "accept": 1}])
+    steps = [*BEGUN, draft, settle, step("finish", request="a")]
+    assert session(steps, states="bfloat16", pooled=True).kinds == ["draft", "prefill_pool", "settle"]
 
 
 def test_an_evicted_request_may_finish_and_its_old_slot_is_free() -> None:

@@ -8,7 +8,7 @@ from gdnspec.model.budget import METRICS, freeze
 from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
 from gdnspec.model.loading import load_lines, starts_with
-from gdnspec.model.session_line import SessionLine
+from gdnspec.model.session_line import HALF, SessionLine
 
 SESSIONS_FILE = "sessions.jsonl"
 EMPTY = "is empty: a file of sessions has one JSON object per line"
@@ -48,8 +48,9 @@ def names(family: Family, line: SessionLine) -> dict[str, str]:
     return found
 
 
-def load_sessions(file: Path, family: Family) -> list[SessionLine]:
-    """All sessions of a file. Raises `SpecError` with every problem, and for a file without a line."""
+def load_sessions(file: Path, family: Family, as_frozen: bool = True) -> list[SessionLine]:
+    """All sessions of a file. `as_frozen`: a frozen line must still be as it was frozen. Raises `SpecError` with every
+    problem, and for a file without a line."""
     try:
         rows = load_lines(SessionLine, file)
     except SpecError:
@@ -64,7 +65,7 @@ def load_sessions(file: Path, family: Family) -> list[SessionLine]:
             problems.append(Problem(file, message, f"line {number}: /name"))
         seen.setdefault(line.name, number)
         try:
-            check(line, family)
+            check(line, family, as_frozen)
         except PlacedError as error:
             place = f"line {number}:" + (f" {error.pointer}" if error.pointer else "")
             problems.append(Problem(file, error.message, place.rstrip(":"), error.hint))
@@ -79,8 +80,8 @@ def sessions(family: Family) -> list[SessionLine]:
     return load_sessions(file, family) if file.is_file() else []
 
 
-def check(line: SessionLine, family: Family) -> None:
-    """Raises `PlacedError` if a session does not fit its family."""
+def check(line: SessionLine, family: Family, as_frozen: bool = True) -> None:
+    """Raises `PlacedError` if a session does not fit its family, or, with `as_frozen`, what it was frozen with."""
     preset = family.preset(line.preset)
     if preset is None:
         raise PlacedError("/preset", f"no preset {line.preset!r}", nearest(line.preset, family.presets))
@@ -93,7 +94,8 @@ def check(line: SessionLine, family: Family) -> None:
             why = f"gives axis {lacking[0]!r} no value" if lacking else f"is not for {found.definition.stage}"
             raise PlacedError("/preset", f"preset {line.preset!r} {why}, and {found.definition.name} serves a step")
         _check_scalars(line, found)
-    _check_frozen(line, family, {found.definition.name: found for found in served.values()})
+    if as_frozen:
+        _check_frozen(line, family, {found.definition.name: found for found in served.values()})
 
 
 def _check_scalars(line: SessionLine, found: Found) -> None:
@@ -104,12 +106,20 @@ def _check_scalars(line: SessionLine, found: Found) -> None:
 
 
 def _check_frozen(line: SessionLine, family: Family, served: dict[str, Found]) -> None:
-    """Raises `PlacedError` if the budget does not follow from the errors of the emulators."""
+    """Raises `PlacedError` if the steps are others than those that were frozen, or the budget does not follow from the
+    errors of the emulators."""
+    again = f"freeze it again: gdnspec workloads freeze --sessions --workloads FILE --workload {line.name}"
+    if line.sha256 is not None and line.sha256[:HALF] != line.steps_hash:
+        message = "the steps changed after the session was frozen, so its budget is that of other steps"
+        raise PlacedError("/steps", message, again)
     if line.budget is None and line.emulators is None:
         return
-    if line.budget is None or line.emulators is None:
-        given, absent = ("budget", "emulators") if line.emulators is None else ("emulators", "budget")
-        raise PlacedError(f"/{given}", f"a session with `{given}` needs `{absent}` as well")
+    for name in ("budget", "emulators", "sha256"):
+        if getattr(line, name) is None:
+            given = "emulators" if name == "budget" else "budget"
+            raise PlacedError(f"/{given}", f"a session with `{given}` needs `{name}` as well", again)
+    assert line.budget is not None
+    assert line.emulators is not None
     lists = family.about.emulators
     if line.emulators.names not in lists:
         message = f"{FAMILY_FILE} has no list of emulators {line.emulators.names!r}"
@@ -131,4 +141,4 @@ def _check_frozen(line: SessionLine, family: Family, served: dict[str, Found]) -
             if budget.get(tensor) != wanted:
                 said = ", ".join(f"{metric} {limit:g}" for metric, limit in wanted.items())
                 message = f"the budget does not follow from its emulators, which give {said}"
-                raise PlacedError(f"/budget{at}", message, "freeze it again: python tools/make_sessions.py")
+                raise PlacedError(f"/budget{at}", message, again)

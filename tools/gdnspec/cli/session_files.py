@@ -15,6 +15,7 @@ from gdnspec.model.errors import PlacedError, Problem, SpecError, nearest
 from gdnspec.model.session_line import SessionLine, States
 
 CHECK, FREEZE = ("check",), ("workloads", "freeze")
+SMALLER = "lower its `slots`, take a preset with fewer heads, or freeze it where there is more memory"
 
 
 def refuse(given: Mapping[str, object]) -> None:
@@ -59,7 +60,7 @@ def fitting(family: Family, line: SessionLine) -> SessionLine:
 def one_of(file: Path, name: str) -> tuple[Family, SessionLine]:
     """The session of that name in a file. Raises `SpecError`."""
     family = family_named(None)
-    lines = {line.name: line for line in load_sessions(file, family)}
+    lines = {line.name: line for line in load_sessions(file, family, as_frozen=False)}
     if name not in lines:
         raise SpecError([Problem(file, f"no session {name!r}", hint=nearest(name, lines))])
     return family, lines[name]
@@ -68,14 +69,14 @@ def one_of(file: Path, name: str) -> tuple[Family, SessionLine]:
 def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path, force: bool, freeze: bool) -> None:
     """Writes the sessions, each with the budget that honest emulators give if `freeze`. Raises `SpecError`; the file
     then stays as it was."""
-    from gdnspec.sessions.session_budget import frozen
-
     to_stdout = str(output) == "-"
     if not to_stdout:
         require_file(output, "-o FILE")
         if output.is_file() and not force:
             raise SpecError([Problem(output, "exists already", hint="--force overwrites it")])
-    made: Callable[[SessionLine], SessionLine] = (lambda line: frozen(family, line)) if freeze else (lambda line: line)
+    made: Callable[[SessionLine], SessionLine] = (
+        (lambda line: _frozen(family, line, output)) if freeze else (lambda line: line)
+    )
     rows = []
     with counted("sessions", count) as tick:
         for i, line in enumerate(lines):
@@ -93,7 +94,7 @@ def write(family: Family, lines: Iterable[SessionLine], count: int, output: Path
 def freeze(family: Family, file: Path, names: list[str] | None, missing: bool) -> None:
     """Gives sessions of a file the budgets that honest emulators give: all of them, these, or those without one. Raises
     `SpecError`; the file then stays as it was."""
-    lines = load_sessions(file, family)
+    lines = load_sessions(file, family, as_frozen=False)
     known = [line.name for line in lines]
     for name in names or ():
         if name not in known:
@@ -102,19 +103,31 @@ def freeze(family: Family, file: Path, names: list[str] | None, missing: bool) -
         line.name for line in lines if (not names or line.name in names) and not (missing and line.budget is not None)
     }
 
-    from gdnspec.sessions.session_budget import frozen
-
     rows = []
     with counted("sessions", len(chosen)) as tick:
         done = 0
         for line in lines:
             wanted = line.name in chosen
-            rows.append(_row(frozen(family, line) if wanted else line))
+            rows.append(_row(_frozen(family, line, file) if wanted else line))
             done += wanted
             tick(done)
     with whole(file) as target:
         target.write("".join(rows))
     complain(f"{number_of(len(chosen), 'session')} frozen in {file}; next: {command(CHECK, file)}")
+
+
+def _frozen(family: Family, line: SessionLine, file: Path) -> SessionLine:
+    """The line of this file with its budget. Raises `SpecError`, also if the machine has not enough memory for it."""
+    from gdnspec.build.full_memory import full, out_of_memory
+    from gdnspec.sessions.session_budget import frozen
+
+    try:
+        return frozen(family, line)
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        message = f"session {line.name!r}: {full('judge', error)}"
+        raise SpecError([Problem(file, message, hint=SMALLER)]) from None
 
 
 def command(words: tuple[str, ...], file: Path) -> str:

@@ -9,6 +9,7 @@ from gdnspec.model.accounts import Accounts, Held
 from gdnspec.model.errors import PlacedError
 
 NOTHING_CALLED = "no step calls a kernel: add a prefill, a decode or a verify"
+NOTHING_TAKEN = "no request takes a token: give one a row in a prefill, a decode or a verify"
 
 # Steps of one scheduler alone, and the step that the other has for them.
 ON_THE_POOL = {"draft": "verify", "settle": "commit"}
@@ -40,6 +41,8 @@ class Ledger(Accounts):
             raise PlacedError("", f"the session ends with open requests: {names}", "finish each of them")
         if not self.calls:
             raise PlacedError("", NOTHING_CALLED)
+        if not any(self.used.values()):
+            raise PlacedError("", NOTHING_TAKEN)
 
     def _known_here(self, do: str) -> None:
         if self.pooled and do in OFF_THE_POOL:
@@ -109,8 +112,9 @@ class Ledger(Accounts):
 
     def _verify(self, step: line_model.Verify) -> None:
         if self.states != "float32":
-            message = f"no definition verifies drafts on {self.states} states: use float32 states, or decode"
-            raise PlacedError("/do", message)
+            message = f"no definition verifies drafts on {self.states} states in slots"
+            hint = 'set `"pooled": true` and use draft and settle, or use float32 states, or decode'
+            raise PlacedError("/do", message, hint)
         self._distinct([row.request for row in step.rows if row is not None])
         for i, row in enumerate(step.rows):
             if row is not None:

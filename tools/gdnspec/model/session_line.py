@@ -1,6 +1,8 @@
 """A session: one line of definitions/<family>/sessions.jsonl. Several requests share one pool of state slots, and the
 steps say what happens to them, one call or copy after the other."""
 
+import hashlib
+import json
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -15,6 +17,7 @@ SessionSuite = Literal["smoke", "conformance"]
 SESSION_SUITES: tuple[SessionSuite, ...] = ("smoke", "conformance")
 MOST_TOKENS = 1 << 16  # of one step: the truth is a loop over tokens
 MOST_DRAFTS = 16
+HALF = 32  # digits of a line's `sha256` that are of the steps; as many of the tokens follow
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=64)]  # a request or a checkpoint
 Slot = Annotated[int, Field(ge=0, lt=1 << 20)]
@@ -261,7 +264,8 @@ class SessionLine(Model):
     state beside the recurrent one in a slot of the same number. `pooled`: prefills run on the pool itself, with slots
     and flags; checkpoints lie at absolute edges; and drafts are set aside, and settled later. Else states are gathered
     for a prefill, checkpoints count from its first token, and drafts have slots of the pool. `slots`: of the pool, and
-    of the buffers of steps. `interval`: tokens between two states that a prefill keeps.
+    of the buffers of steps. `interval`: tokens between two states that a prefill keeps. `sha256`: the first half of
+    that of the steps, then the first half of that of the tokens. So the steps can be compared without drawing tokens.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
@@ -301,6 +305,12 @@ class SessionLine(Model):
 
         walk(self)
         return self
+
+    @property
+    def steps_hash(self) -> str:
+        """The part of `sha256` that is of the steps. A default value that a line spells out does not change it."""
+        steps = [step.model_dump(mode="json", exclude_defaults=True) for step in self.steps]
+        return hashlib.sha256(json.dumps(steps, sort_keys=True).encode()).hexdigest()[:HALF]
 
     @property
     def kinds(self) -> list[str]:

@@ -198,7 +198,7 @@ def draw(
     without = OF_SLOTS if pooled else OF_BUFFER if states == "float32" else OF_SLOTS + OF_BUFFER
     kinds = [do for do in WEIGHTS if do not in without]
     bag = [do for do in kinds for _ in range(WEIGHTS[do])]
-    while len(walk.steps) < STEPS or not walk.ledger.calls:
+    while len(walk.steps) < STEPS or not any(walk.ledger.used.values()):
         walk.add(getattr(walk, walk.pick(bag))())
     for request in sorted(walk.ledger.open):
         walk.add({"do": "finish", "request": request})

@@ -28,8 +28,8 @@ def emulators(family: Family, line: SessionLine) -> str:
 
 
 def frozen(family: Family, line: SessionLine) -> SessionLine:
-    """The line with the hash of its tokens, its budget and the errors of the emulators. Raises `SpecError` if the
-    session cannot be judged."""
+    """The line with the hash of its steps and tokens, its budget and the errors of the emulators. Raises `SpecError` if
+    the session cannot be judged."""
     bare = line.model_copy(update={"sha256": None, "budget": None, "emulators": None})
     try:
         with one_thread():
