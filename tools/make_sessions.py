@@ -18,10 +18,8 @@ from gdnspec.inputs.materialise import InvalidWorkload
 from gdnspec.model.errors import PlacedError, SpecError
 from gdnspec.model.loading import build, load_lines
 from gdnspec.model.session_line import SessionLine
-from gdnspec.sessions.session_budget import frozen
+from gdnspec.sessions.session_budget import bare, frozen
 from gdnspec.sessions.token_streams import draw
-
-FROZEN = ("sha256", "budget", "emulators")
 
 
 def held(family: Family) -> dict[str, SessionLine]:
@@ -33,13 +31,8 @@ def held(family: Family) -> dict[str, SessionLine]:
         return {}
 
 
-def bare(line: SessionLine) -> SessionLine:
-    """A line without what is measured on it."""
-    return line.model_copy(update=dict.fromkeys(FROZEN))
-
-
 def holds(family: Family, line: SessionLine, before: SessionLine | None) -> bool:
-    """Whether a frozen line still says what its tokens are."""
+    """Whether a frozen line is of these steps and tokens."""
     if before is None or bare(before).model_copy(update={"covers": line.covers}) != line or before.budget is None:
         return False
     try:

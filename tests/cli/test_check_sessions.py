@@ -121,6 +121,10 @@ def test_a_file_with_a_wrong_step_is_invalid(gdnspec: Run, tmp_path: Path) -> No
         ),
         ({k: v for k, v in line.items() if k != "emulators"}, "a session with `budget` needs `emulators` as well"),
         ({k: v for k, v in line.items() if k != "sha256"}, "a session with `budget` needs `sha256` as well"),
+        (
+            {k: v for k, v in line.items() if k != "steps_sha256"},
+            "a session with `budget` needs `steps_sha256` as well",
+        ),
         (loose, "the budget does not follow from its emulators"),
         (line, "line 1 already has the name 'prompt_then_decode'"),
     ]

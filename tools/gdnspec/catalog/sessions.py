@@ -8,7 +8,7 @@ from gdnspec.model.budget import METRICS, freeze
 from gdnspec.model.dtypes import INTEGERS
 from gdnspec.model.errors import PlacedError, Problem, SpecError, json_pointer, nearest
 from gdnspec.model.loading import load_lines, starts_with
-from gdnspec.model.session_line import HALF, SessionLine
+from gdnspec.model.session_line import SessionLine
 
 SESSIONS_FILE = "sessions.jsonl"
 EMPTY = "is empty: a file of sessions has one JSON object per line"
@@ -109,12 +109,12 @@ def _check_frozen(line: SessionLine, family: Family, served: dict[str, Found]) -
     """Raises `PlacedError` if the steps are others than those that were frozen, or the budget does not follow from the
     errors of the emulators."""
     again = f"freeze it again: gdnspec workloads freeze --sessions --workloads FILE --workload {line.name}"
-    if line.sha256 is not None and line.sha256[:HALF] != line.steps_hash:
+    if line.steps_sha256 not in (None, line.steps_hash):
         message = "the steps changed after the session was frozen, so its budget is that of other steps"
         raise PlacedError("/steps", message, again)
     if line.budget is None and line.emulators is None:
         return
-    for name in ("budget", "emulators", "sha256"):
+    for name in ("budget", "emulators", "sha256", "steps_sha256"):
         if getattr(line, name) is None:
             given = "emulators" if name == "budget" else "budget"
             raise PlacedError(f"/{given}", f"a session with `{given}` needs `{name}` as well", again)

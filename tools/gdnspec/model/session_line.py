@@ -17,7 +17,6 @@ SessionSuite = Literal["smoke", "conformance"]
 SESSION_SUITES: tuple[SessionSuite, ...] = ("smoke", "conformance")
 MOST_TOKENS = 1 << 16  # of one step: the truth is a loop over tokens
 MOST_DRAFTS = 16
-HALF = 32  # digits of a line's `sha256` that are of the steps; as many of the tokens follow
 
 Label = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=64)]  # a request or a checkpoint
 Slot = Annotated[int, Field(ge=0, lt=1 << 20)]
@@ -264,8 +263,8 @@ class SessionLine(Model):
     state beside the recurrent one in a slot of the same number. `pooled`: prefills run on the pool itself, with slots
     and flags; checkpoints lie at absolute edges; and drafts are set aside, and settled later. Else states are gathered
     for a prefill, checkpoints count from its first token, and drafts have slots of the pool. `slots`: of the pool, and
-    of the buffers of steps. `interval`: tokens between two states that a prefill keeps. `sha256`: the first half of
-    that of the steps, then the first half of that of the tokens. So the steps can be compared without drawing tokens.
+    of the buffers of steps. `interval`: tokens between two states that a prefill keeps. `sha256`: of the drawn
+    tokens. `steps_sha256`: of the steps that were frozen.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.\-]*$", max_length=100)]
@@ -281,6 +280,7 @@ class SessionLine(Model):
     interval: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
     steps: Annotated[list[Step], Field(min_length=1, max_length=20_000)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    steps_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     budget: SessionBudget | None = None
     emulators: SessionEmulators | None = None
 
@@ -308,9 +308,9 @@ class SessionLine(Model):
 
     @property
     def steps_hash(self) -> str:
-        """The part of `sha256` that is of the steps. A default value that a line spells out does not change it."""
+        """What `steps_sha256` is to be. A default value that a line spells out does not change it."""
         steps = [step.model_dump(mode="json", exclude_defaults=True) for step in self.steps]
-        return hashlib.sha256(json.dumps(steps, sort_keys=True).encode()).hexdigest()[:HALF]
+        return hashlib.sha256(json.dumps(steps, sort_keys=True).encode()).hexdigest()
 
     @property
     def kinds(self) -> list[str]:

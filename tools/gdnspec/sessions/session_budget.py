@@ -14,6 +14,7 @@ from gdnspec.sessions.follow import Pair, follow
 from gdnspec.sessions.honest import emulator
 
 OF_PREFILL = ("prefill", "keep", "prefill_pool", "keep_absolute")
+FROZEN = ("sha256", "steps_sha256", "budget", "emulators")  # what freezing gives a line
 Figures = dict[str, dict[str, dict[Metric, float]]]  # definition -> judged tensor -> metric -> error
 
 
@@ -27,13 +28,18 @@ def emulators(family: Family, line: SessionLine) -> str:
     return wanted
 
 
+def bare(line: SessionLine) -> SessionLine:
+    """A line without what is measured on it."""
+    return line.model_copy(update=dict.fromkeys(FROZEN))
+
+
 def frozen(family: Family, line: SessionLine) -> SessionLine:
     """The line with the hash of its steps and tokens, its budget and the errors of the emulators. Raises `SpecError` if
     the session cannot be judged."""
-    bare = line.model_copy(update={"sha256": None, "budget": None, "emulators": None})
+    unfrozen = bare(line)
     try:
         with one_thread():
-            case = Case.of(family, bare)
+            case = Case.of(family, unfrozen)
     except InvalidWorkload as error:
         raise SpecError(f"session {line.name!r}: {error}") from None
     listed = emulators(family, line)
@@ -50,7 +56,8 @@ def frozen(family: Family, line: SessionLine) -> SessionLine:
         for name, tensors in together.items()
     }
     made = SessionEmulators(names=listed, errors=together)
-    return bare.model_copy(update={"sha256": case.tokens.sha256, "budget": budget, "emulators": made})
+    found = {"sha256": case.tokens.sha256, "steps_sha256": line.steps_hash, "budget": budget, "emulators": made}
+    return unfrozen.model_copy(update=found)
 
 
 def _budget(

@@ -19,7 +19,7 @@ from gdnspec.model import roles
 from gdnspec.model.errors import PlacedError, Problem, RegimeError, SpecError
 from gdnspec.model.ledger import walk
 from gdnspec.model.preset import Preset
-from gdnspec.model.session_line import HALF, SessionLine
+from gdnspec.model.session_line import SessionLine
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.torch_arrays import to_torch
 
@@ -47,8 +47,7 @@ def preset_of(family: Family, line: SessionLine) -> Preset:
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """`streams`: the tensors of each request, [tokens, ..] by name. `weights`: those of all. `sha256`: of the session,
-    as its line has it."""
+    """`streams`: the tensors of each request, [tokens, ..] by name. `weights`: those of all."""
 
     streams: Mapping[str, Mapping[str, Tensor]]
     weights: Mapping[str, Tensor]
@@ -84,13 +83,14 @@ def draw(family: Family, line: SessionLine) -> Tokens:
     except (RegimeError, PlacedError) as error:
         raise InvalidWorkload(str(error)) from None
     named = {f"{name}/{tensor}": array for name, of in arrays.items() for tensor, array in of.items()}
-    of_tokens = digest({**weights, **named})[:HALF]
-    if line.sha256 is not None and line.sha256[HALF:] != of_tokens:
+    sha256 = digest({**weights, **named})
+    if line.sha256 is not None and line.sha256 != sha256:
         advice = "after a change, gdnspec workloads freeze --sessions --workloads FILE"
-        said = line.sha256[HALF : HALF + 12]
-        raise InvalidWorkload(f"the tokens have sha256 {of_tokens[:12]}.., but the line says {said}.. ({advice})")
+        raise InvalidWorkload(
+            f"the tokens have sha256 {sha256[:12]}.., but the line says {line.sha256[:12]}.. ({advice})"
+        )
     streams = {name: {tensor: to_torch(array) for tensor, array in of.items()} for name, of in arrays.items()}
-    return Tokens(streams, {name: to_torch(array) for name, array in weights.items()}, line.steps_hash + of_tokens)
+    return Tokens(streams, {name: to_torch(array) for name, array in weights.items()}, sha256)
 
 
 def _painted(
