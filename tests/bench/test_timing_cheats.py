@@ -131,7 +131,7 @@ def test_a_padded_graph_without_the_work_is_caught(gdnspec: Run, make_solution: 
 
 
 def test_a_graph_with_fewer_kernels_than_its_calls_is_suspect(gdnspec: Run, make_solution: Callable[..., Path]) -> None:
-    """All the work is there, in fewer launches than outside of a graph: nobody can tell what was left out."""
+    """All the work is there, in fewer launches than outside a graph: nobody can tell what was left out."""
     body = f"""
         if not torch.cuda.is_current_stream_capturing():
             torch.zeros(1, device="cuda") + 1
