@@ -69,3 +69,28 @@ def test_other_steps_with_the_same_tokens_are_no_longer_frozen(gdnspec: Run, tmp
             f"gdnspec: {file}: line 1: /steps: the steps changed after the session was frozen, so its budget is that of"
         )
         assert "freeze it again: gdnspec workloads freeze --sessions --workloads FILE --workload " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("check",), ("check", "gdn_decode_k_last"), ("workloads", "freeze"), ("workloads", "freeze", "gdn_decode_k_last")],
+    ids=" ".join,
+)
+def test_sessions_where_workloads_belong_are_called_sessions(
+    gdnspec: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    file = written(tmp_path / "mine.jsonl")
+    done = gdnspec(*words, "--workloads", file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"gdnspec: {file}: is a file of sessions, not of workloads (gdnspec check --sessions")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [("validate",), ("check", "--sessions", "--workloads")], ids=" ".join)
+def test_a_session_over_several_lines_is_one_error(gdnspec: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(json.dumps(LINE, indent=2) + "\n")
+    done = gdnspec(*words, file)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"gdnspec: {file}: line 1: each line must hold one whole JSON object")
+    assert done.stderr.count("\n") == 1

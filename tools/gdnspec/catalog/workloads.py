@@ -13,13 +13,18 @@ MAKE = "gdnspec workloads generate writes such a file"
 SESSIONS = "gdnspec check --sessions --workloads FILE judges sessions"
 
 
+def refuse_sessions(file: Path) -> None:
+    """Raises `SpecError` for a file of sessions, which belongs to a family, not to a definition."""
+    if starts_with(file, "steps"):
+        raise SpecError([Problem(file, "is a file of sessions, not of workloads", hint=SESSIONS)])
+
+
 def load_workloads(file: Path, found: Found) -> list[Workload]:
     """All workloads of a file. Raises `SpecError` with every problem, and for a file without a line."""
     try:
         rows = load_lines(Workload, file)
     except SpecError:
-        if starts_with(file, "steps"):
-            raise SpecError([Problem(file, "is a file of sessions, not of workloads", hint=SESSIONS)]) from None
+        refuse_sessions(file)
         raise
     problems = [] if rows else [Problem(file, EMPTY, hint=MAKE)]
     seen: dict[str, int] = {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from gdnspec.catalog.definitions import Found, definition, definitions
 from gdnspec.catalog.families import Family
 from gdnspec.catalog.solutions import Solution, no_variant, solutions
-from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.catalog.workloads import load_workloads, refuse_sessions, workloads
 from gdnspec.model.batch_invariance import PIECE
 from gdnspec.model.errors import Problem, SpecError, nearest
 from gdnspec.model.preset import Preset
@@ -36,6 +36,7 @@ def select(
     require_suites(suite, (*SUITES, FRESH, "all") if draws else (*SUITES, "all"))
     if file is not None:
         if len(found) != 1:
+            refuse_sessions(file)
             raise SpecError("--workloads holds workloads of one definition: name that DEFINITION")
         lines = [(found[0].at(file), load_workloads(file, found[0]))]
     else:

@@ -19,6 +19,7 @@ B = TypeVar("B", bound=BaseModel)
 MAX_FILE_BYTES = Model.most_bytes
 INFINITE = frozenset({float("inf"), float("-inf")})
 MAX_DEPTH_MESSAGE = "nested too deeply"
+OVER_LINES = "each line must hold one whole JSON object; here one goes over several lines"
 MOST_PROBLEMS = 100  # per document: one with more is another kind of file
 
 
@@ -217,8 +218,25 @@ def numbered(text: str) -> Iterator[tuple[int, str]]:
 
 
 def jsonl(path: Path) -> Iterator[tuple[int, str]]:
-    """(line number, text) of every line of a JSONL file that is not blank."""
-    yield from numbered(read_text(path))
+    """(line number, text) of every line of a JSONL file that is not blank.
+
+    Raises one `SpecError` for JSON that an editor has laid out over several lines. Each of them would be an error.
+    """
+    text = read_text(path)
+    if _is_over_lines(text):
+        hint = f"python -m json.tool --compact {path.name} joins them"
+        raise SpecError([Problem(path, OVER_LINES, "line 1", hint)])
+    yield from numbered(text)
+
+
+def _is_over_lines(text: str) -> bool:
+    """Whether the first value of a file is whole, but longer than a line."""
+    start = text.lstrip()
+    try:
+        _, end = json.JSONDecoder().raw_decode(start)
+    except (ValueError, RecursionError):
+        return False
+    return "\n" in start[:end]
 
 
 def starts_with(path: Path, key: str) -> bool:

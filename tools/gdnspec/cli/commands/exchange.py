@@ -9,7 +9,7 @@ import typer
 
 from gdnspec.catalog.definitions import Found, definition, definitions, preset_of
 from gdnspec.catalog.solutions import Solution, solutions
-from gdnspec.catalog.workloads import load_workloads, workloads
+from gdnspec.catalog.workloads import load_workloads, refuse_sessions, workloads
 from gdnspec.cli import offered
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, ForceFiles, SolutionsDir
@@ -74,6 +74,7 @@ def export(
     found, solution = _named(names[0], solutions_dir)
     heads = heads_of(found[0], preset)
     if workloads_file is not None and len(found) != 1:
+        refuse_sessions(workloads_file)
         raise SpecError("--workloads holds workloads of one definition: name it, or a solution that serves only it")
     require_suites(suite)
     for item in found:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gdnspec.catalog.definitions import definition, definitions
-from gdnspec.catalog.workloads import load_workloads
+from gdnspec.catalog.workloads import load_workloads, refuse_sessions
 from gdnspec.catalog.writing import require_file
 from gdnspec.cli import session_files
 from gdnspec.cli.console import complain, say, warn
@@ -57,6 +57,7 @@ def freeze(
         raise typer.Exit(0)
     found = [definition(name) for name in names] if names else list(definitions().values())
     if workloads_file is not None and len(found) != 1:
+        refuse_sessions(workloads_file)
         raise SpecError(
             "--workloads holds workloads of one definition: gdnspec workloads freeze DEFINITION --workloads FILE"
         )
