@@ -33,7 +33,17 @@ from .sessions_on_pools import on_pools
 
 def lines() -> Iterator[dict[str, Any]]:
     """All sessions, in the order of the file: smoke first."""
-    made = [*_prompts(), *_checkpoints(), *_slots(), *_drafts(), *_convolution(), *_narrow(), *_mixed(), *on_pools()]
+    made = [
+        *_prompts(),
+        *_checkpoints(),
+        *_slots(),
+        *_drafts(),
+        *_convolution(),
+        *_narrow(),
+        *_mixed(),
+        *_wide(),
+        *on_pools(),
+    ]
     yield from sorted(made, key=lambda one: one["suite"] != "smoke")
 
 
@@ -360,4 +370,42 @@ def _mixed() -> Iterator[dict[str, Any]]:
         decode("c", "a", "d", None), finish("c"), admit(e=3), prefill(e=4), move("d", 12), resume("b", 7),
         decode("e", "d", "b", "a"), drop("system"), take("d", "kept", 2), finish("a", "b", "d"), admit(f=0),
         restore("f", "kept"), decode("f", "e"), finish("e", "f"), regime="slow_decay", interval=64,
+    )  # fmt: skip
+
+
+def _wide() -> Iterator[dict[str, Any]]:
+    """Heads of 128, which most kernels are made for. All of these need no more than a prefill and a decode."""
+    more: dict[str, Any] = {"preset": WIDE}
+    yield line(
+        "wide_fork", "two answers to one prompt, and the prompt's own request goes on in another slot", 6,
+        admit(a=1), prefill(a=69), fork("a", "b", 3), decode("b", "a"), fork("b", "c", 0), move("a", 5),
+        decode("c", "b", "a"), finish("a", "b", "c"), regime="slow_decay", **more,
+    )  # fmt: skip
+    yield line(
+        "wide_moved", "requests change their slots while they decode, into slots that others have left", 6,
+        admit(a=0, b=1), prefill(a=64, b=15), decode("a>4", "b>2"), decode("b>0", "a>1"), move("b", 4), prefill(b=66),
+        decode("a", "b"), finish("a", "b"), regime="long_memory", preset=SIX,
+    )  # fmt: skip
+    yield line(
+        "wide_evicted", "a request comes back in another slot, and one computes all its tokens again", 5,
+        admit(a=2, b=1), prefill(a=65, b=9), evict("a"), admit(c=2), prefill(c=128), decode("b", "c"), resume("a", 3),
+        evict("b"), decode("c", "a"), resume("b", 0, recompute=True), decode("a", "b", "c"), finish("a", "b", "c"),
+        regime="slow_decay", **more,
+    )  # fmt: skip
+    yield line(
+        "wide_hit_by_copy", "hits end 4 and 10 tokens past a checkpoint, in one call with a new request", 8,
+        admit(a=1), prefill(a=64), take("a", "block", 6), prefill(a=6), admit(b=2, c=3, d=4), restore("b", "block"),
+        restore("c", "block"), prefill(c=10, d=5, b=4), decode("a", "b", "c", "d"), finish("a", "b", "c", "d"),
+        regime="long_memory", preset=SIX,
+    )  # fmt: skip
+    yield line(
+        "wide_lengths_64n_plus_5", "prompts of 5, 69 and 133 tokens, from zeros and states, then beside padding", 6,
+        admit(a=3, b=0, c=1), prefill(a=69, b=133, c=5), prefill(c=69, a=5, b=1), decode("c", None, "a", "b"),
+        decode("b", "c", None, None), finish("a", "b", "c"), regime="slow_decay", **more,
+    )  # fmt: skip
+    yield line(
+        "wide_narrow_states", "16-bit states are forked, evicted and moved, and a slot is used again", 6,
+        admit(a=1, b=3), prefill(a=70, b=13), fork("a", "c", 0), decode("c", "a", "b"), evict("a"), finish("b"),
+        admit(d=3), prefill(d=64), resume("a", 5), move("c", 1), decode("d", "c", None, "a"), decode("a", "d"),
+        finish("a", "c", "d"), regime="long_memory", states="bfloat16", **more,
     )  # fmt: skip
