@@ -62,26 +62,28 @@ void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
   launch(gdn_forward_kernel<E, Groups, Blocks>, allowed, p.device, grid, kWalkThreads<Groups>, kBytes, stream, p, maps);
 }
 
-// Early: beside the kernel before.
-template <class E, int Groups>
+// Before the kernel before is over, which says when.
+template <class... Parameters, class... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, size_t bytes, cudaStream_t stream, bool early, const Arguments&... arguments) {
+  cudaLaunchAttribute beside{};
+  beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  beside.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
+  config.attrs = &beside, config.numAttrs = early ? 1 : 0;
+  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+// Early: beside the kernel before. Beside: that is the forward walk.
+template <class E, int Groups, bool Beside = false>
 void launch_together(const Problem& p, const Maps& maps, int64_t most, bool early, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
   const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
   const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, int64_t{p.places} * p.k_heads));
-  const auto kernel = gdn_together_kernel<E, Groups>;
+  const auto kernel = gdn_together_kernel<E, Groups, Beside>;
   allow(kernel, sizeof(GradientShared), p.device, allowed);
-  cudaLaunchAttribute beside{};
-  beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  beside.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid_of(blocks, 1);
-  config.blockDim = dim3(kGradientBlock);
-  config.dynamicSmemBytes = sizeof(GradientShared);
-  config.stream = stream;
-  config.attrs = &beside;
-  config.numAttrs = early ? 1 : 0;
-  TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, p, maps, walkers));
+  launch_early(kernel, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, early, p, maps, walkers);
 }
 
 // Alone: no sequence can be longer.
@@ -126,16 +128,30 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
 }
 
+// The walk back beside the forward walk. Each kernel begins once the one before has, and waits for what it needs.
+template <class E>
+void launch_paired(const Problem& p, const Maps& maps, const Plan& plan, cudaStream_t stream) {
+  if constexpr (kDivides<E>) {
+    static std::atomic<uint64_t> allowed{0};
+    constexpr size_t kBytes = sizeof(ForwardShared<1>);
+    launch_prepare<E>(p, maps, stream);
+    allow(gdn_forward_beside_kernel<E>, kBytes, p.device, allowed);
+    launch_early(gdn_forward_beside_kernel<E>, grid_of(kHalves, p.H, p.N), kWalkThreads<1>, kBytes, stream, true, p, maps);
+    launch_together<E, 2, true>(p, maps, plan.walks.most, true, stream);
+  }
+}
+
 template <class E>
 void launch_all(const Problem& p, const Maps& maps, const Plan& plan, cudaStream_t stream) {
   if (plan.first.walks > 0) {
     launch_beside<E>(p, maps, plan.first, stream);
+  } else if (plan.paired) {
+    launch_paired<E>(p, maps, plan, stream);
   } else {
     launch_apart<E>(p, maps, plan, stream);
   }
   if (p.v_group > 1 && p.tokens > 0) {
-    gdn_values_kernel<E><<<grid_of(p.places, p.v_heads), kValueThreads, 0, stream>>>(p);
-    TVM_FFI_CHECK_CUDA_ERROR(cudaGetLastError());
+    launch_early(gdn_values_kernel<E>, grid_of(p.places, p.v_heads), kValueThreads, 0, stream, plan.paired, p);
   }
 }
 

@@ -34,13 +34,13 @@ struct ReverseShared {
 };
 static_assert(sizeof(ReverseShared<1>) <= kMostShared && sizeof(ReverseShared<2>) <= kMostShared);
 
-template <class E, int Groups, bool Beside = false>
+template <class E, int Groups, bool Beside = false, bool Waits = Beside>
 struct ReverseWay {
   const Maps& maps;
   ReverseShared<Groups>& s;
   const bool leaves = true;
   const Work& work = s.work;
-  static constexpr bool kWaits = Beside, kTells = true;
+  static constexpr bool kWaits = Waits, kTells = true;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ static int chunk_of(const Work& work, int turn) { return work.chunks - 1 - turn; }
   // A last chunk's box would reach into the next sequence: its rows go one by one.
@@ -81,7 +81,7 @@ struct ReverseWay {
   }
   // r of a chunk: at both ends of a sequence, or wherever dbeta is. Beside the forward walk: at its end alone.
   __device__ __forceinline__ bool needs_errors(int c) const {
-    if (Beside) return c == 0 && work.chunks > 1;
+    if (Beside) return kErrorPlaces<Groups> > 1 && c == 0 && work.chunks > 1;  // else whoever walks reads it
     return leaves && (!kDivides<E> || c == 0 || c == work.chunks - 1);
   }
   __device__ __forceinline__ void ask_late(const Problem& p, int c) const {
@@ -90,7 +90,7 @@ struct ReverseWay {
   __device__ __forceinline__ void ask_errors(const Problem& p, int place, int c, uint32_t there, bool alone) const {
     const unsigned char* const errors = p.errors + at_place(p, work.place + c, work.h) * kValueBytes + work.slice / kSlice * kBoxBytes;
     if (alone) barrier_expect(there, Groups * kBoxBytes);
-    if constexpr (Beside) wait_for_number(forward_over(p, work)), fence_async_memory();
+    if constexpr (Beside) wait_for_forward<Groups>(p, work), fence_async_memory();
     load_bytes(shared_address(s.r[place]), errors, Groups * kBoxBytes, there);
   }
   __device__ __forceinline__ void clear(ReverseStage<Groups>& stage, int rows, int lane) const {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
-  float* const kept = Beside ? p.kept + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * (kChunk * kChunk / 2) : nullptr;
+  const auto kept = [&] { return p.kept + (at_place(p, s.work.n, s.work.h) * kWalkers + anew(walker)) * (kChunk * kChunk / 2); };
   const auto wait_for_errors = [&] {
     if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
   };
@@ -159,7 +159,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
     const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
     if (!Carries && (turn == chunks - 1 || turn == 0) && !(Beside && turn == 0)) {
-      if constexpr (Beside) wait_for_number(forward_over(p, s.work));
+      if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
       const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
       const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
       if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
@@ -185,7 +185,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_wait<1>();
     settle(y), settle(o);
     keep(state_bits), keep(g_bits);
-    if (Beside && turn == 0) keep_tokens(y, kept, lane);
+    if (Beside && turn == 0) keep_tokens(y, kept(), lane);
     if (!Beside && !Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
       wait_for_errors();
       float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
@@ -238,19 +238,24 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(bits), keep(q_bits);
     if constexpr (!Carries) {
       Tokens errors;
-      if (kDivides<E> && at_end) wait_for_errors();
+      const bool asked = !Beside;  // one place is not used then
+      if (kDivides<E> && at_end && asked) wait_for_errors();
       if (Beside && turn == 0) {
-        keep_tokens(y, kept + kChunk * kChunk / 4, lane);
+        keep_tokens(y, kept() + kChunk * kChunk / 4, lane);
       } else if (exact) {
-        load_tokens(errors, r, warp, lane);
+        if constexpr (Beside && kErrorPlaces<Groups> == 1) {
+          load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
+        } else {
+          load_tokens(errors, r, warp, lane);
+        }
         dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr,
                             ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], warp, lane);
       } else if (kDivides<E> && small != 0.f) {
-        if constexpr (Beside) wait_for_number(forward_over(p, s.work));
+        if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
         load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
         dot_tokens<E, false>(y, errors, nullptr, betas(), warp, lane);
       }
-      if (!kDivides<E> || at_end) parity ^= 2;
+      if ((!kDivides<E> || at_end) && asked) parity ^= 2;
     }
     at -= p.H;
     __syncwarp();
@@ -267,8 +272,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     }
   }
   if (!Beside || chunks == 0) return;
-  at = at_place(p, s.work.place + chunks - 1, s.work.h);
-  find_of_last<E>(p, s.work, at, kept, slice, walker, row, column, warp, lane);
+  find_of_last<E, Groups>(p, s.work, wg);
 }
 
 // Where the states of a walk back go.

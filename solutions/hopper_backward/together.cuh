@@ -15,14 +15,16 @@ constexpr int kWalk = 3, kWalked = 4;  // named barriers: of those that walk, fe
 template <int Groups>
 constexpr bool kShares = offsetof(ReverseShared<Groups>, carried) + sizeof(Carried) <= offsetof(GradientShared, landed);
 
-// So many blocks as there is room for, or fewer; the first `walkers` of them walk.
-template <class E, int Groups>
+// So many blocks as there is room for, or fewer; the first `walkers` of them walk. Beside: the forward walk is not over yet maybe, and tells,
+// too.
+template <class E, int Groups, bool Beside>
 __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const __grid_constant__ Problem p,
                                                                          const __grid_constant__ Maps maps, int walkers) {
   static_assert(kShares<Groups>);
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<GradientShared*>(memory);
   auto& walk = *reinterpret_cast<ReverseShared<Groups>*>(memory);
+  if constexpr (Beside) let_next_begin();
   write_all_zeros(p);
   if (threadIdx.x == 0) {
     prepare_parts(s);
@@ -46,13 +48,18 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
     registers_down<kFeedRegisters>();
     if (of_block == 8) {
       Behind of_walks;
-      const ReverseWay<E, Groups> way{maps, walk};
+      using Way = ReverseWay<E, Groups, Beside, false>;
+      const Way way{maps, walk};
 #pragma unroll 1
       for (int job = first_job(); more_jobs(job); job += walkers) {
         if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
         named_barrier(kWalk, kTogether);
-        feed<ReverseWay<E, Groups>, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
+        feed<Way, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
         named_barrier(kWalk, kTogether);
+        if (Beside && lane_here() == 0 && walk.work.chunks > 0) {  // what is found of a last chunk comes last
+          tell(p, static_cast<int>(walk.work.place + walk.work.chunks - 1) * p.k_heads + walk.work.k_head);
+        }
+        if (Beside) __syncwarp();
       }
       if (walks) {
         named_barrier(kWalked, kLeaving);
@@ -78,7 +85,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       for (int job = first_job(); more_jobs(job); job += walkers) {
         const int h = job / kSlices % p.H, n = nth_sequence(p, job / kSlices / p.H), chunks = count_chunks(p, n);
         const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
-        tell_turns<-1, kSlices>(p, walk, last, 0, chunks, turns);
+        tell_turns<-1>(p, walk, last, Beside && chunks > 0 ? 1 : 0, chunks, turns);
       }
       if (walks) named_barrier(kWalked, kLeaving);
     }
@@ -91,7 +98,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
 #pragma unroll 1
     for (int job = first_job(); more_jobs(job); job += walkers) {
       named_barrier(kWalk, kTogether);
-      walk_back<E, Groups, false>(p, walk, wg, turns, place, parity);
+      walk_back<E, Groups, false, Beside>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);
     }
     if (walks) named_barrier(kWalked, kLeaving);  // nobody looks at the walk's memory any more
