@@ -53,15 +53,6 @@ void launch_prepare(const Problem& p, const Maps& maps, cudaStream_t stream) {
   launch_within(prepare_bytes(2), gdn_prepare_kernel<E>, allowed, p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
-template <class E, int Groups, int Blocks>
-void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  if (p.tokens == 0) return;
-  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
-  constexpr size_t kBytes = sizeof(ForwardShared<Groups, Blocks>);
-  launch(gdn_forward_kernel<E, Groups, Blocks>, allowed, p.device, grid, kWalkThreads<Groups>, kBytes, stream, p, maps);
-}
-
 // Before the kernel before is over, which says when.
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, size_t bytes, cudaStream_t stream, bool early, const Arguments&... arguments) {
@@ -72,6 +63,16 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, size_t 
   config.gridDim = grid, config.blockDim = dim3(threads), config.dynamicSmemBytes = bytes, config.stream = stream;
   config.attrs = &beside, config.numAttrs = early ? 1 : 0;
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
+}
+
+template <class E, int Groups, int Blocks>
+void launch_forward(const Problem& p, const Maps& maps, bool early, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  if (p.tokens == 0) return;
+  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
+  constexpr size_t kBytes = sizeof(ForwardShared<Groups, Blocks>);
+  allow(gdn_forward_kernel<E, Groups, Blocks>, kBytes, p.device, allowed);
+  launch_early(gdn_forward_kernel<E, Groups, Blocks>, grid, kWalkThreads<Groups>, kBytes, stream, early, p, maps);
 }
 
 // Early: beside the kernel before. Beside: that is the forward walk.
@@ -125,8 +126,8 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   if (plan.alone) return;
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
-  forward(p, maps, stream);
-  (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks, false, stream);
+  forward(p, maps, plan.early, stream);
+  (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks, plan.early, stream);
 }
 
 // The walk back beside the forward walk. Each kernel begins once the one before has, and waits for what it needs.

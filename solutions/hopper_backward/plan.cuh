@@ -128,6 +128,7 @@ struct Plan {
   bool alone;         // no sequence has more than one chunk
   bool paired;        // the walk back is beside the forward walk, and not behind it
   bool little;        // tiles have no memory of their own
+  bool early;         // each walk's blocks begin once all of the kernel before have, and wait for its end
   int64_t bytes[kWorkParts];
 
   int64_t before(int part) const {
@@ -168,6 +169,7 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool 
   const bool beside = plan.first.walks > 0;
   plan.paired = paired && are_paired(p, form, plan.walks);
   plan.little = little && !plan.alone && (beside || plan.paired || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
+  plan.early = form.quick_memory && !cut;
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
   if (!plan.alone) {

@@ -50,6 +50,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   } else if (threadIdx.x == 0) {
     barrier_init_done();
   }
+  if (!Beside && p.prepared == nullptr) wait_for_last();  // what it needs is all of one kernel's, which it may have begun beside
   __syncthreads();
   constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
   constexpr int kLeaving = kEveryLane ? kGradientBlock : kTogether + 32;  // the others learn of it from those
