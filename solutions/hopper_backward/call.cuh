@@ -4,7 +4,9 @@
 #include <tvm/ffi/extra/cuda/device_guard.h>
 #include <tvm/ffi/optional.h>
 
+#include <array>
 #include <cmath>
+#include <mutex>
 
 #include "bounds.cuh"
 #include "encode.cuh"
@@ -104,7 +106,7 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   const int second = beside || plan.walks.groups == 1 ? kTileBytes : 0;  // its place
   p.reverse_tiles = plan.little ? Tiles{p.ends, kStateBytes, second} : Tiles{at(kTilesPart), kTileBytes, 0};
   p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
-  if (plan.little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
+  if (plan.little && (beside || plan.paired)) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
   p.writes = static_cast<uint16_t*>(plan.bytes[kWritesPart] > 0 ? at(kWritesPart) : p.dv);
   p.of_end = floats(kEndPart), p.of_ends = floats(kSumsPart), p.rests = reinterpret_cast<uint4*>(at(kRestsPart));
   if (plan.bytes[kBetasPart] > 0) p.of_betas = floats(kBetasPart);
@@ -113,11 +115,32 @@ void take_memory(Problem& p, const Plan& plan, unsigned char* memory) {
   p.walked = reinterpret_cast<int*>(p.queue + 1), p.ready = p.walked + int64_t{p.places} * p.k_heads;
   if (beside) {
     p.prepared = p.ready + int64_t{p.places} * p.k_heads, p.forward_over = p.prepared + int64_t{p.places} * p.H;
-    p.kept = floats(kKeptPart);
+  } else if (plan.paired) {
+    p.forward_over = p.ready + int64_t{p.places} * p.k_heads;
   }
+  p.kept = floats(kKeptPart);
+  p.tellers = beside ? kTellers : kHalves / plan.walks.groups + (plan.paired ? kHalves : 0);
   if (plan.length > 0) {
     take_segments(p, reinterpret_cast<int64_t*>(at(kBoundsPart)));
   }
+}
+
+// What the driver says, asked once a device: clocks take it milliseconds.
+Gpu gpu_at(int device) {
+  constexpr int kKept = 64;
+  static std::array<std::once_flag, kKept> asked;
+  static std::array<Gpu, kKept> kept;
+  const auto ask = [&] {
+    const auto say = [&](cudaDeviceAttr what) {
+      int value = 0;
+      TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&value, what, device));
+      return value;
+    };
+    return gpu_of(say(cudaDevAttrMultiProcessorCount), say(cudaDevAttrMemoryClockRate), say(cudaDevAttrGlobalMemoryBusWidth));
+  };
+  if (device < 0 || device >= kKept) return ask();
+  std::call_once(asked[device], [&] { kept[device] = ask(); });
+  return kept[device];
 }
 
 void backward(const Call& x, bool k_first) {
@@ -126,11 +149,12 @@ void backward(const Call& x, bool k_first) {
   const ffi::CUDADeviceGuard guard(device.device_id);
   const auto stream = static_cast<cudaStream_t>(TVMFFIEnvGetStream(device.device_type, device.device_id));
   Problem p = problem_of(x, k_first);
-  TVM_FFI_CHECK_CUDA_ERROR(cudaDeviceGetAttribute(&p.multiprocessors, cudaDevAttrMultiProcessorCount, device.device_id));
+  const Gpu gpu = gpu_at(device.device_id);
+  p.multiprocessors = gpu.multiprocessors;
   check_bounds(p, stream);
 
   const DLDataType type = x.q.dtype();
-  const Plan plan = plan_of(p, {same(type, kBFloat16), x.output.has_value()});
+  const Plan plan = plan_of(p, {same(type, kBFloat16), x.output.has_value(), gpu.quick_memory});
   TVM_FFI_CHECK(int64_t{plan.places} * p.k_heads < (int64_t{1} << 31), ValueError) << plan.places << " chunks are not served";
   p.segments = {p.cu_seqlens, p.initial_state, p.dht, p.N, static_cast<int>(plan.length)};
   p.segments.k_first = p.k_first;

@@ -91,11 +91,14 @@ __device__ __forceinline__ void take_tokens(float (&x)[32], const float* from, i
   for (int i = 0; i < 32; ++i) x[i] = from[32 * i + lane];
 }
 
-// What a warp finds of a sequence's last chunk, once the forward walk is over; `kept`: y and x of it.
-template <class E>
-__device__ __forceinline__ void find_of_last(const Problem& p, const Work& work, int64_t at, const float* kept, int slice, int walker, int row,
-                                             int column, int warp, int lane) {
-  wait_for_number(forward_over(p, work));
+// What a warp finds of a sequence's last chunk, once the forward walk is over: y and x of it are kept in memory.
+template <class E, int Groups>
+__device__ __forceinline__ void find_of_last(const Problem& p, const Work& work, int wg) {
+  const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here(), slice = anew(work.slice) + wg * kSlice;
+  const int walker = slice / kSlice * 4 + warp, row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
+  const int64_t at = at_place(p, work.place + work.chunks - 1, work.h);
+  const float* const kept = p.kept + (at_place(p, work.n, work.h) * kWalkers + walker) * (kChunk * kChunk / 2);
+  wait_for_forward<Groups>(p, work);
   Slice dS;
   load_state(dS, gradient_behind(p, work.n, work.h), row, column);
   const float* const given = work.chunks == 1 ? given_state(p, work) : nullptr;

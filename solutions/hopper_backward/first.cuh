@@ -84,7 +84,7 @@ __device__ __forceinline__ void walk_forward_beside(const Problem& p, const Maps
       store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
     } else if (of_block == 7) {
       const int at = static_cast<int>(s.work.place) * p.k_heads + s.work.k_head;
-      tell_turns<1, kTellers>(p, s, at, 0, s.work.chunks, turns);
+      tell_turns<1>(p, s, at, 0, s.work.chunks, turns);
     }
   }
   named_barrier(kWalkOver, kOfWalk);  // all that is left is there
@@ -113,11 +113,11 @@ __device__ __forceinline__ void walk_back_beside(const Problem& p, const Maps& m
     } else if (of_block == 6) {
       store_states_back<1>(p, s, turns);
     } else if (of_block == 7) {
-      tell_turns<-1, kTellers>(p, s, last, 1, s.work.chunks, turns);
+      tell_turns<-1>(p, s, last, 1, s.work.chunks, turns);
     }
   }
   named_barrier(kWalkOver, kOfWalk);
-  if (threadIdx.x == 0 && s.work.chunks > 0) tell(p, last, p.k_group * kTellers);
+  if (threadIdx.x == 0 && s.work.chunks > 0) tell(p, last);
 }
 
 // Blocks from `from` on.

@@ -22,14 +22,14 @@ static_assert(sizeof(ForwardShared<1>) <= kMostShared && sizeof(ForwardShared<2>
 static_assert(2 * (sizeof(ForwardShared<1, 2>) + 1024) <= kMostShared + 1024);  // 1 KB more of each is the system's
 constexpr int kShortWalkRegisters = 208, kShortFeedRegisters = 48;  // of half of a multiprocessor
 
-// Beside: others prepare tiles meanwhile, store the states and tell of them.
-template <int Groups, int Blocks = 1, bool Beside = false>
+// Beside: others store the states and tell of them. Waits: and prepare tiles meanwhile.
+template <int Groups, int Blocks = 1, bool Beside = false, bool Waits = Beside>
 struct ForwardWay {
   const Maps& maps;
   ForwardShared<Groups, Blocks>& s;
   const bool leaves = true, with_values = true;
   const Work& work = s.work;
-  static constexpr bool kWaits = Beside, kTells = Beside;
+  static constexpr bool kWaits = Waits, kTells = Beside;
   __device__ __forceinline__ void count(int turns) const { store_count(&s.values_there, turns); }
   __device__ __forceinline__ void ask_late(const Problem&, int) const {}
   __device__ __forceinline__ static int chunk_of(const Work&, int turn) { return turn; }
@@ -163,8 +163,13 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   using Shared = ForwardShared<Groups, Blocks>;
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   auto& s = *reinterpret_cast<Shared*>(memory);
-  if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
+  if (p.brief > 0) {
+    wait_for_last();  // for the order of sequences; and no kernel ends before the one before
+    if (count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
+  }
   prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
+  wait_for_last();  // it may have begun beside the one before
+  let_next_begin();
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
@@ -178,6 +183,40 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
       feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
     }
   }
+}
+
+// The same, a slice a block, beside the walk back and the gradients, which begin as soon as all blocks of this kernel have.
+template <class E>
+__global__ void __launch_bounds__(kWalkThreads<1>, 1) gdn_forward_beside_kernel(const __grid_constant__ Problem p,
+                                                                                const __grid_constant__ Maps maps) {
+  DYNAMIC_SHARED(memory);
+  using Shared = ForwardShared<1>;
+  constexpr int kStages = kForwardStages<1>;
+  auto& s = *reinterpret_cast<Shared*>(memory);
+  prepare_places<Shared, 1, kStages>(s, [](ForwardStage<1>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [&] {
+    barrier_init(shared_address(&s.passed_on), 4 * kSpeakers);
+    barrier_init(shared_address(&s.taken), 1);
+    s.states_there = s.values_there = 0;
+  });
+  wait_for_last();
+  let_next_begin();  // which does not wait for this one to be over, so what came before has to be
+  if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * kSlice);
+  __syncthreads();
+  const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0);
+  int turns = 0;
+  if (of_block < 4) {
+    walk_forward<E, 1, false, 1, true>(p, s, 0);
+  } else if (of_block == 4) {
+    Behind behind;
+    feed<ForwardWay<1, 1, true, false>, Shared, 1, kStages>(p, s, {maps, s}, behind);
+  } else if (of_block == 6) {
+    unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
+    store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
+  } else if (of_block == 7) {
+    tell_turns<1>(p, s, static_cast<int>(s.work.place) * p.k_heads + s.work.k_head, 0, s.work.chunks, turns);
+  }
+  __syncthreads();  // all that is left is there
+  if (threadIdx.x == 0) store_released(forward_over(p, s.work), 1);
 }
 
 }  // namespace

@@ -6,6 +6,24 @@
 
 namespace {
 
+struct Gpu {
+  int multiprocessors;
+  bool quick_memory;  // as an H200's
+};
+
+// Of what the driver says: kHz of memory, at most; bits of the bus. An H100 has 25 GB/s per multiprocessor, an H200 37.
+constexpr Gpu gpu_of(int multiprocessors, int memory_clock, int bus) {
+  constexpr double kQuick = 32e9;
+  return {multiprocessors, 2e3 * memory_clock * bus / 8 >= kQuick * multiprocessors};
+}
+
+// What a call is given beside what Problem says.
+struct Form {
+  bool divides;  // kDivides
+  bool output;   // do
+  bool quick_memory;
+};
+
 // Segments of a long sequence, at most; 0: sequences are not cut. That is worth it for few heads, and so many segments that the walks which
 // find what becomes of states, three for each but those at the ends, fill the multiprocessors.
 constexpr int kLeastSegments = 3;
@@ -43,22 +61,30 @@ bool takes_short(const Problem& p) {
   return p.tokens <= kMostChunks * kChunk * p.N;
 }
 
-// How the last kernel walks: slices of a state in a block, and blocks that walk, at most.
+// How the last kernel walks: slices of a state in a block; blocks that walk, at most; and where all sequences have as many chunks.
 struct Walks {
   int groups;
-  int64_t most;
+  int64_t most, even = most;
 };
 
 // Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
-// of 132, 32 to 64, by measured times. Where sequences are short, or some are longer than others maybe, more do.
-Walks walks_of(const Problem& p) {
+// of 132, 32 to 64, by measured times. Where sequences are short, or some are longer than others maybe, more do. What more of them leave
+// in a time passes through memory: an H200 gains by that, unless sequences are so long that it is not in the cache any more. Of many sequences the
+// host does not know whether some are longer; the kernel does.
+Walks walks_of(const Problem& p, bool quick_memory) {
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
+  constexpr int64_t kFewPairs = 24, kLeastChunks = 4, kShortChunks = 8, kManySequences = 8, kMostCompared = 64;
+  const auto in_rounds = [&](int64_t rounds) { return (pairs + rounds - 1) / std::max<int64_t>(1, rounds); };
   if (pairs <= kFewPairs) return {1, 2 * pairs};
   if (p.N > kManySequences && p.segments.length == 0 && pairs <= all) return {1, 3 * all / 4};
-  if (p.N >= kManySequences && p.segments.length == 0) return {2, all};
+  if (p.N >= kManySequences && p.segments.length == 0) {
+    if (!quick_memory || pairs <= all || p.N > kMostCompared || p.tokens <= kLeastChunks * kChunk * p.N) return {2, all};
+    return {2, all, in_rounds(p.tokens <= kShortChunks * kChunk * p.N ? 2 * pairs / all : pairs * 33 / (10 * all))};
+  }
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
-  const int64_t in_turn = 2 * pairs > all && pairs <= all ? 42 : 33;  // 128 pairs: 32 blocks; 256: 43
+  constexpr int64_t kLongChunks = 64;
+  const bool fewer = 2 * pairs > all && pairs <= all && (!quick_memory || p.tokens > kLongChunks * kChunk * p.N);
+  const int64_t in_turn = fewer ? 42 : 33;  // 128 pairs: 32 blocks, or 43 as of 256
   const int64_t rounds = std::max<int64_t>(1, pairs * in_turn / (10 * all));
   return {2, (pairs + rounds - 1) / rounds};
 }
@@ -76,6 +102,14 @@ First first_of(const Problem& p, bool divides) {
 // at all of them.
 int brief_of(const Problem& p) { return p.N <= kSorted && p.tokens <= int64_t{kChunk} * p.N ? kChunk : 0; }
 
+// Whether the walk back begins beside the forward walk, where neither fills the multiprocessors: each slice has a block that walks forward, and
+// from a third of the blocks on those would take too many. The bytes that both move at once are too many for an H100.
+bool are_paired(const Problem& p, const Form& form, const Walks& walks) {
+  constexpr int64_t kLeastChunks = 16;
+  const bool idle = walks.groups == 2 && 3 * int64_t{p.N} * p.H <= p.multiprocessors;
+  return form.divides && form.quick_memory && idle && p.segments.length == 0 && p.tokens >= kLeastChunks * kChunk * p.N;
+}
+
 // --- memory ------------------------------------------------------------------------------------------------------
 
 // Its parts, as they lie one after the other; Problem says what they are.
@@ -92,7 +126,9 @@ struct Plan {
   bool forward_both;  // slices in a block that walks forward
   bool forward_short;  // two blocks that do on a multiprocessor, a slice each
   bool alone;         // no sequence has more than one chunk
+  bool paired;        // the walk back is beside the forward walk, and not behind it
   bool little;        // tiles have no memory of their own
+  bool early;         // each walk's blocks begin once all of the kernel before have, and wait for its end
   int64_t bytes[kWorkParts];
 
   int64_t before(int part) const {
@@ -101,12 +137,6 @@ struct Plan {
     return sum;
   }
   int64_t all() const { return before(kWorkParts); }
-};
-
-// What a call is given beside what Problem says.
-struct Form {
-  bool divides;  // kDivides
-  bool output;   // do
 };
 
 int64_t input_bytes(const Problem& p, const Form& form) {
@@ -123,7 +153,7 @@ constexpr bool kRoomForEach = kReverseBytes <= kStateBytes / 2 && kTileBytes >= 
                               kForwardBytes <= kBoxBytes;
 
 // In so many segments; 0: not cut.
-Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
+Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool paired) {
   Plan plan{};
   plan.length = segments > 0 ? (chunks_of_each(p) + segments - 1) / segments : 0;
   p.segments.length = static_cast<int>(plan.length);
@@ -133,11 +163,13 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   if (cut) p.N += static_cast<int>(p.tokens / (int64_t{kChunk} * plan.length));
   const int64_t of_head = places * p.H, pairs = int64_t{p.N} * p.H;
   plan.N = p.N, plan.places = p.places = static_cast<int>(places);
-  plan.first = first_of(p, form.divides), plan.walks = walks_of(p), plan.forward_both = takes_both(p);
+  plan.first = first_of(p, form.divides), plan.walks = walks_of(p, form.quick_memory), plan.forward_both = takes_both(p);
   plan.forward_short = takes_short(p);
   plan.alone = p.brief > 0 && p.tokens <= p.brief;
   const bool beside = plan.first.walks > 0;
-  plan.little = little && !plan.alone && (beside || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
+  plan.paired = paired && are_paired(p, form, plan.walks);
+  plan.little = little && !plan.alone && (beside || plan.paired || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
+  plan.early = form.quick_memory && !cut;
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
   if (!plan.alone) {
@@ -150,9 +182,9 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little) {
   bytes[kWritesPart] = p.v_group > 1 ? of_values : 0;  // dv of each head
   bytes[kZerosPart] = form.output ? 0 : of_values;     // in the place of do
   bytes[kOrderPart] = (p.N + 3) / 4 * 16;
-  bytes[kQueuePart] = 16 + (2 * places * p.k_heads + (beside ? of_head + kHalves * pairs : 0) + 3) / 4 * 16;
+  bytes[kQueuePart] = 16 + (2 * places * p.k_heads + (beside ? of_head : 0) + (beside || plan.paired ? kHalves * pairs : 0) + 3) / 4 * 16;
   bytes[kBoundsPart] = cut ? (4 * int64_t{p.N} + 8) * 4 : 0;
-  bytes[kKeptPart] = beside ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
+  bytes[kKeptPart] = beside || plan.paired ? pairs * kWalkers * kChunk * kChunk / 2 * 4 : 0;
   return plan;
 }
 
@@ -167,18 +199,18 @@ constexpr int64_t kMostInputs = 2;
 // cannot be side by side.
 Plan plan_of(const Problem& p, const Form& form) {
   const int64_t most = kMostInputs * input_bytes(p, form), segments = most_segments(p);
-  Plan least = plan_with(p, form, segments, false);
-  const auto fits = [&](int64_t count, bool little) {
-    const Plan plan = plan_with(p, form, count, little);
+  Plan least = plan_with(p, form, segments, false, true);
+  const auto fits = [&](int64_t count, bool little, bool paired = false) {
+    const Plan plan = plan_with(p, form, count, little, paired);
     if (plan.all() < least.all()) least = plan;
     return plan.all() <= most;
   };
-  if (fits(segments, false)) return least;
+  if (fits(segments, false, true)) return least;
   for (int64_t count = segments; count >= kLeastSegments; --count) {
     if (fits(count, true)) return least;
   }
   if (segments > 0 && !form.divides) return least;
-  if (!fits(0, false)) fits(0, true);
+  if (!fits(0, false) && !fits(0, true, true)) fits(0, true);
   return least;
 }
 

@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
   DYNAMIC_SHARED(memory);
+  let_next_begin();
   if (blockIdx.x == p.places) {
     empty_queue(p, blockIdx.y, gridDim.y);
     if (p.order != nullptr && blockIdx.y == 0) order_sequences(p, reinterpret_cast<int*>(memory));

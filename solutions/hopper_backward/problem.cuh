@@ -67,6 +67,7 @@ struct Problem {
   int64_t tokens;
   int places;                   // of chunks
   int N, H, q_heads, k_heads, v_heads, q_group, k_group, v_group;
+  int tellers;                  // blocks that leave something of a chunk and head
   int brief;                    // tokens: sequences of so many or fewer are another kernel's (brief.cuh), and have no chunks here. 0: empty ones are not
   int device, multiprocessors;
   float scale;
@@ -147,6 +148,9 @@ __device__ __forceinline__ void order_sequences(const Problem& p, int* lengths) 
 __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blocks) {
   const int all = p.places * p.k_heads;
   for (int64_t i = block * blockDim.x + threadIdx.x; i < all; i += blocks * blockDim.x) p.walked[i] = 0, p.ready[i] = 0;
+  if (p.forward_over != nullptr) {
+    for (int64_t i = block * blockDim.x + threadIdx.x; i < int64_t{2} * p.N * p.H; i += blocks * blockDim.x) p.forward_over[i] = 0;
+  }
   if (block != 0) return;
   if (threadIdx.x == 0) *p.queue = Queue{0, 0, 1};
   __syncthreads();
@@ -158,9 +162,10 @@ __device__ __forceinline__ void empty_queue(const Problem& p, int block, int blo
   if (chunks > 0) atomicAdd(&p.queue->all, chunks * p.k_heads), atomicAdd(&p.queue->sequences, sequences);
 }
 
-// One of `blocks` blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
+// One of the blocks has left what is needed of a chunk by the heads that share a key head, `at` = place * key heads + key head; by
 // one thread.
-__device__ __forceinline__ void tell(const Problem& p, int at, int blocks) {
+__device__ __forceinline__ void tell(const Problem& p, int at) {
+  const int blocks = p.k_group * p.tellers;
   if (count_in_order(p.walked + at, blocks - 1) != blocks - 1) return;
   const int nth = atomicAdd(&p.queue->ready, 1);
   if (nth < p.places * p.k_heads) store_released(p.ready + nth, at + 1);  // there are more only where bounds do not rise

@@ -9,6 +9,7 @@ constexpr int kValueThreads = 256;
 // The grid is (places of chunks, value heads).
 template <class E>
 __global__ void __launch_bounds__(kValueThreads) gdn_values_kernel(const __grid_constant__ Problem p) {
+  wait_for_last();  // it may have begun beside the kernel before
   const auto [first, valid, n, is_first, is_last] = find_chunk(p, blockIdx.x);
   for (int at = threadIdx.x; at < valid * 16; at += kValueThreads) {
     const int row = at / 16, piece = at % 16;

@@ -154,6 +154,17 @@ __device__ __forceinline__ void multiply_and_keep(float (&acc)[32], const uint32
   }
 }
 
+// The same of half of the key channels.
+template <class E, bool Keeps>
+__device__ __forceinline__ void multiply_half_and_keep(float (&acc)[32], const uint32_t (&state)[8][4], uint32_t boxes, int half, uint32_t states,
+                                                       int warp, int lane) {
+#pragma unroll
+  for (int k = 4 * half; k < 4 * half + 4; ++k) {
+    wgmma<E, 0>(acc, state[k], descriptor(boxes, along_row(k)), k > 0);
+    if constexpr (Keeps) stmatrix(states + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), state[k]);
+  }
+}
+
 // What a warp has kept, to a chunk's place in memory. Before the next one it waits for that to be read.
 __device__ __forceinline__ void hand_out(uint32_t states, unsigned char* to, int warp, int lane) {
   constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
@@ -192,9 +203,9 @@ __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64
   behind += chunks;
 }
 
-// Tells whoever finds gradients of chunks that one of `Blocks` blocks of a head has left; by a warp, which nobody waits for. `first`:
+// Tells whoever finds gradients of chunks that a block has left; by a warp, which nobody waits for. `first`:
 // place * key heads + key head of the first turn; from there on by Step chunks. The first `untold` turns are left out.
-template <int Step, int Blocks, class Shared>
+template <int Step, class Shared>
 __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, int first, int untold, int chunks, int& behind) {
   const int all = behind + chunks;
   int told = behind + untold;
@@ -205,7 +216,7 @@ __device__ __forceinline__ void tell_turns(const Problem& p, const Shared& s, in
     there = min(__shfl_sync(kAllLanes, there, 0), all);
     __syncwarp();
 #pragma unroll 1
-    for (int turn = told + lane_here(); turn < there; turn += 32) tell(p, first + (turn - behind) * (Step * p.k_heads), p.k_group * Blocks);
+    for (int turn = told + lane_here(); turn < there; turn += 32) tell(p, first + (turn - behind) * (Step * p.k_heads));
     told = there;
     __syncwarp();
   }
@@ -221,6 +232,13 @@ __device__ __forceinline__ uint4* rests_of(const Problem& p, const Work& work, b
 // Whether a slice's forward walk is over.
 __device__ __forceinline__ int* forward_over(const Problem& p, const Work& work) {
   return p.forward_over + at_place(p, work.n, work.h) * kHalves + work.slice / kSlice;
+}
+
+// For the forward walk over all slices of a block that walks back.
+template <int Groups>
+__device__ __forceinline__ void wait_for_forward(const Problem& p, const Work& work) {
+#pragma unroll
+  for (int i = 0; i < Groups; ++i) wait_for_number(forward_over(p, work) + i);
 }
 
 template <int Groups>

@@ -299,10 +299,11 @@ def test_prefill_for_hopper_does_not_spill_or_wait_between_products() -> None:
 def test_the_backward_pass_for_hopper_does_not_spill_or_wait_between_products() -> None:
     kernels = cuda_resources(SOLUTIONS / "hopper_backward" / "kernel.cu")
     show("cuda sm_90a", kernels)
-    # bfloat16 and float16: what precedes the walks, both with one slice of a state in a block or two, those over
-    # segments, short sequences, and the sum of values; where sequences are cut, and states joined; and in bfloat16
-    # what is side by side.
-    assert len(kernels) == 2 * (1 + 2 * 2 + 1 + 1 + 1) + 2 + 1
+    # bfloat16 and float16: what precedes the walks; both with one slice of a state in a block or two, and the forward
+    # one with two blocks on a multiprocessor; those over segments, short sequences, and the sum of values; where
+    # sequences are cut, and states joined; and in bfloat16 what is side by side: all that precedes the gradients, or
+    # both walks.
+    assert len(kernels) == 2 * (1 + 3 + 2 + 1 + 1 + 1) + 2 + 1 + 2
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised

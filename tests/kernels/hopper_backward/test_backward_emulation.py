@@ -18,8 +18,8 @@ GXX = shutil.which("g++")
 KERNEL = ROOT / "solutions/hopper_backward"
 HERE = ROOT / "tests/kernels/hopper_backward/backward_emulation"
 OF_PREFILL = ROOT / "tests/kernels/hopper_prefill"
-RUNS = 16
-THOROUGH_RUNS = {1: RUNS + 3 * (7 * 4 + 6 * 2 + 3 * 4), 2: RUNS - 4 + 3 * (7 * 2 + 6 + 3 * 4)}  # by terms
+RUNS = 21
+THOROUGH_RUNS = {1: RUNS + 3 * (7 * 4 + 6 * 4 + 3 * 4), 2: RUNS - 5 + 3 * (7 * 2 + 6 * 2 + 3 * 4)}  # by terms
 
 pytestmark = pytest.mark.skipif(GXX is None, reason="no g++ here")
 
@@ -111,6 +111,7 @@ ERASED = "wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_
         pytest.param("invert.cuh", "x[0][j + e] *= beta[e] * inverse[0];", ";", "WRONG", id="E as M"),
         pytest.param("prepare.cuh", TILE_THERE, "", "deadlock", id="nobody says that a tile is there"),
         pytest.param("first.cuh", FORWARD_OVER, ";", "deadlock", id="nor that the forward walk is over"),
+        pytest.param("forward.cuh", FORWARD_OVER, ";", "deadlock", id="nor where both walks are apart"),
         pytest.param("first.cuh", FROM_BEHIND, "chunks - 2 - nth / 2", "deadlock", id="a chunk that nobody prepares"),
         pytest.param("prepare.cuh", SECOND_TILE, "if (false) copy_tile", "WRONG: cut", id="no second tile"),
         pytest.param("brief.cuh", "if (valid == kChunk) return;", "return;", "WRONG", id="a short tail"),

@@ -30,10 +30,12 @@ class Asked(NamedTuple):
     states: bool = True
     output: bool = True
     bfloat16: bool = True
+    quick: bool = True  # memory, as an H200's
 
 
 class Planned(NamedTuple):
-    """Bytes; chunks of a segment; blocks that walk beside others; slices; tiles without memory; tokens (brief.cuh)."""
+    """Bytes; chunks of a segment; blocks that walk beside others; slices; tiles without memory; tokens (brief.cuh);
+    both walks side by side; blocks that walk back, at most, and where all sequences have as many chunks."""
 
     inputs: int
     workspace: int
@@ -42,6 +44,9 @@ class Planned(NamedTuple):
     slices: int
     little: int
     brief: int
+    paired: int
+    walkers: int
+    even: int
 
     @property
     def ratio(self) -> float:
@@ -63,7 +68,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def plans(program: Path, asked: list[Asked]) -> dict[Asked, Planned]:
     text = "\n".join(
-        " ".join(map(str, (x.tokens, x.sequences, *x.heads, int(x.states), int(x.output), int(x.bfloat16))))
+        " ".join(map(str, map(int, (x.tokens, x.sequences, *x.heads, x.states, x.output, x.bfloat16, x.quick))))
         for x in asked
     )
     done = subprocess.run([program], input=text, capture_output=True, text=True, check=True)
@@ -150,6 +155,42 @@ def test_long_sequences_of_few_heads_are_cut(program: Path) -> None:
     lengths = (8192, 32768, 131072)
     assert all(plan(program, gva(2, 8, x, 1)).segment > 0 for x in lengths)
     assert all(plan(program, Asked((2, 2, 8), x, 1, bfloat16=False)).segment > 0 for x in lengths)
+
+
+def test_memory_that_is_quick_lets_more_blocks_walk(program: Path) -> None:
+    """On an H200; on an H100 those lost."""
+    walkers = {(2, 64): 43, (4, 32): 43, (2, 48): 48, (1, 64): 64}  # sequences and heads: blocks
+    for (sequences, heads), most in walkers.items():
+        asked = gva(16, heads, 8192, sequences)
+        assert plan(program, asked).walkers == most
+    assert plan(program, gva(16, 32, 4 * 8192, 4)).walkers == 32
+    for sequences, heads in ((2, 64), (4, 32), (2, 48)):
+        assert plan(program, gva(16, heads, 8192, sequences)._replace(quick=False)).walkers == 32
+
+
+def test_fewer_blocks_walk_over_many_sequences_of_one_length_where_memory_is_quick(program: Path) -> None:
+    rows = {(8, 32, 1024): 43, (8, 64, 1024): 43, (8, 48, 1024): 43, (48, 32, 512): 67, (48, 12, 512): 72}
+    for (sequences, heads, each), even in rows.items():
+        asked = gva(4, heads, each * sequences, sequences)
+        found = plan(program, asked)
+        assert (found.walkers, found.even) == (132, even)
+        assert plan(program, asked._replace(quick=False)).even == 132
+    # Few pairs, more sequences than are compared, short ones, and few sequences.
+    for other in (gva(4, 16, 8192, 8), gva(16, 32, 65 * 1024, 65), gva(16, 32, 64 * 256, 64), gva(16, 32, 8192, 4)):
+        found = plan(program, other)
+        assert found.even == found.walkers
+
+
+def test_both_walks_are_side_by_side_for_few_heads_where_memory_is_quick(program: Path) -> None:
+    rows = [gva(16, 32, 8192, 1), gva(8, 32, 8192, 1), gva(16, 32, 2048, 1), gva(4, 16, 8192, 2), gva(2, 8, 8192, 4)]
+    for row in rows:
+        assert plan(program, row).paired
+        assert not plan(program, row._replace(quick=False)).paired
+        assert not plan(program, row._replace(bfloat16=False)).paired
+    others = [gva(16, 48, 8192, 1), gva(16, 32, 8192, 2), gva(2, 8, 8192, 1), gva(16, 32, 512, 1), gva(4, 8, 8192, 3)]
+    others.append(gva(16, 32, 32768, 1))  # a little over the limit of memory
+    for row in others:
+        assert not plan(program, row).paired
 
 
 def test_without_a_limit_tiles_have_memory_of_their_own(program: Path, tmp_path: Path) -> None:

@@ -25,16 +25,21 @@ struct Given {
   bool output = true, state = true;
 };
 
-// Slices in a block, chunks of a segment, and forms: `first`, brief.cuh, tiles that have no memory of their own.
+// Slices in a block, chunks of a segment, and forms: `first`, brief.cuh, tiles that have no memory of their own, both walks side by side.
 struct How {
   int groups = 2, segment = 0;
-  bool beside = false, brief = false, little = false;
+  bool beside = false, brief = false, little = false, paired = false;
 };
 
 struct Found {
   Guarded<uint16_t> dq, dk, dv;
   Guarded<float> dg, dbeta, dh0;
   bool intact = true;  // and so is the workspace: nothing was written beside them
+
+  bool has_bits_of(const Found& other) const {
+    return dq.has_bits_of(other.dq) && dk.has_bits_of(other.dk) && dv.has_bits_of(other.dv) && dg.has_bits_of(other.dg) &&
+           dbeta.has_bits_of(other.dbeta) && dh0.has_bits_of(other.dh0);
+  }
 };
 
 Place grid(int64_t x, int64_t y = 1, int64_t z = 1) {
@@ -53,13 +58,19 @@ void launch_first(const Problem& p, const Maps& maps, const Group& group) {
 }
 
 template <class E, int Groups>
-void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_t places) {
+void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_t places, bool paired) {
   const bool cut = p.segments.owners != nullptr;
   if (cut) launch(grid(1), kCutThreads, 0, [&] { gdn_cut_kernel(p, const_cast<int64_t*>(p.cu_seqlens)); });
   launch(grid(places + 1, p.H / (group.units * group.heads)), 128, prepare_bytes(group.units), [&] { gdn_prepare_kernel<E>(p, maps.q, maps.k, group); });
   if (cut) {
     launch(grid(3, p.H, p.N), kWalkThreads<2>, kCarryBytes, [&] { gdn_carry_kernel<E>(p, maps); });
     launch(grid(2 * kJoinBlocks, p.H, p.segments.N), kJoinThreads, sizeof(JoinShared), [&] { gdn_join_kernel(p); });
+  }
+  if constexpr (kDivides<E>) {
+    if (paired) {
+      launch(grid(kHalves, p.H, p.N), kWalkThreads<1>, sizeof(ForwardShared<1>), [&] { gdn_forward_beside_kernel<E>(p, maps); });
+      return;
+    }
   }
   const bool alone = p.tokens <= p.brief;
   if (p.brief > 0) launch(grid(2), kBriefThreads, sizeof(BriefShared), [&] { gdn_brief_kernel<E>(p, maps, alone); });
@@ -75,7 +86,7 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
 }
 
 template <class E, int Groups>
-void launch_all(const Problem& p, const Maps& maps, int64_t places) {
+void launch_all(const Problem& p, const Maps& maps, int64_t places, bool paired) {
   const int shared = std::min(p.q_group, p.k_group);
   Group group{1, std::min(shared, kHeads), 0, 0};
   while (shared % group.heads != 0) --group.heads;
@@ -85,16 +96,27 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places) {
   if constexpr (kDivides<E>) {
     if (beside) launch_first<E>(p, maps, group);
   }
-  if (!beside) launch_apart<E, Groups>(p, maps, group, places);
+  if (!beside) launch_apart<E, Groups>(p, maps, group, places, paired);
   // Blocks run one after the other, so one does all.
   if (p.brief == 0 || p.tokens > p.brief) {
-    launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups>(p, maps, beside ? 0 : 1); });
+    bool even = true;
+    for (int n = 0; n < p.N; ++n) even &= count_chunks(p, n) == count_chunks(p, 0);
+    constexpr int kTooMany = 7;  // of which the others would walk, that are not there
+    const Walkers walkers = beside ? Walkers{0, 0} : even ? Walkers{1, kTooMany} : Walkers{kTooMany, 1};
+    const auto launch_together = [&](auto side) {
+      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side>(p, maps, walkers); });
+    };
+    if constexpr (kDivides<E> && Groups == 2) {
+      paired ? launch_together(std::true_type{}) : launch_together(std::false_type{});
+    } else {
+      launch_together(std::false_type{});
+    }
   }
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
 Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& given, const How& how, float scale) {
-  const auto [groups, segment, beside, brief, little] = how;
+  const auto [groups, segment, beside, brief, little, paired] = how;
   const int64_t tokens = x.bounds.back() + given.behind, heads = c.heads(), state = kSize * kSize;
   const int64_t sequences = c.sequences() + (segment > 0 ? tokens / (segment * kChunk) : 0), places = (tokens + kChunk - 1) / kChunk + c.sequences() - 1;
   Found found{Guarded<uint16_t>(tokens * c.query_heads * kSize), Guarded<uint16_t>(tokens * c.key_heads * kSize),
@@ -116,7 +138,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   p.starts = bytes(starts), p.ends = bytes(ends), p.errors = bytes(errors), p.decays = bytes(decays), p.of_ends = of_ends.data();
   p.reverse_tiles = little ? Tiles{p.ends, kStateBytes, beside || groups == 1 ? kTileBytes : 0} : Tiles{bytes(tiles), kTileBytes, 0};
   p.forward_tiles = {p.reverse_tiles.first + kForwardAt, p.reverse_tiles.step, 0};
-  if (little && beside) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
+  if (little && (beside || paired)) p.forward_tiles = {p.errors, kValueBytes, kBoxBytes};
   p.of_end = of_end.data();
   p.rests = reinterpret_cast<uint4*>(rests.data());
   p.places = static_cast<int>(places);
@@ -126,9 +148,11 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
   Queue queue{unset, unset, unset, unset};
   std::vector<int> walked(places * c.key_heads, unset), ready = walked;
   p.queue = &queue, p.walked = walked.data(), p.ready = ready.data();
-  Guarded<float> kept(beside ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
-  std::vector<int> over(sequences * heads * kHalves), prepared(places * heads);
-  if (beside) p.prepared = prepared.data(), p.forward_over = over.data(), p.kept = kept.data();
+  Guarded<float> kept(beside || paired ? sequences * heads * kWalkers * kChunk * kChunk / 2 : 0);
+  std::vector<int> over(sequences * heads * kHalves, unset), prepared(places * heads);
+  if (beside) p.prepared = prepared.data();
+  if (beside || paired) p.forward_over = over.data(), p.kept = kept.data();
+  p.tellers = beside ? kTellers : kHalves / groups + (paired ? kHalves : 0);
   p.tokens = tokens, p.N = static_cast<int>(sequences), p.H = static_cast<int>(heads);
   p.q_heads = c.query_heads, p.k_heads = c.key_heads, p.v_heads = c.value_heads;
   p.q_group = p.H / c.query_heads, p.k_group = p.H / c.key_heads, p.v_group = p.H / c.value_heads;
@@ -156,7 +180,7 @@ Found call(const Case& c, const Inputs& x, const Cotangents& y, const Given& giv
                   {x.v.data(), kSize, c.value_heads, rows, 2}, {x.v.data(), kSize, c.value_heads, rows, 1},
                   {output, kSize, p.H, rows, 2},               {output, kSize, p.H, rows, 1},
                   {p.writes, kSize, p.H, rows, 2},             {p.writes, kSize, p.H, rows, 1}};
-  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places); };
+  const auto run = [&]<class E> { (groups == 1 ? launch_all<E, 1> : launch_all<E, 2>)(p, maps, places, paired); };
   c.type == Type::float16 ? run.template operator()<__half>() : run.template operator()<__nv_bfloat16>();
   for (const Guarded<float>* x : {&found.dg, &found.dbeta, &found.dh0, &tiles, &starts, &ends, &errors, &of_end, &rests, &decays, &of_ends}) {
     found.intact &= x->intact();
@@ -216,10 +240,14 @@ bool report(const Case& c, const Inputs& x, const Cotangents& y, const Gradients
     for (int64_t i = 0; i < c.heads(); ++i) zeros &= got.dg[t * c.heads() + i] == 0 && got.dbeta[t * c.heads() + i] == 0;
   }
   right &= zeros;
-  std::printf("%s: %s%s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s\n",
-              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.brief ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
+  How in_turn = how;
+  in_turn.paired = false;
+  const bool same = !how.paired || got.has_bits_of(call(c, x, y, given, in_turn, scale));
+  right &= same;
+  std::printf("%s: %s%s%s, %s, %d slices in a block, %d behind, segments of %d: dq %.1e dk %.1e dv %.1e dg %.1e dbeta %.1e dh0 %.1e%s%s%s\n",
+              right ? "right" : "WRONG", c.name, how.beside ? ", side by side" : how.paired ? ", walks side by side" : how.brief ? ", one chunk apart" : "", how.little ? ", little memory" : "", c.type == Type::float16 ? "float16" : "bfloat16", how.groups, given.behind, how.segment, errors[0],
               errors[1], errors[2], errors[3], errors[4], errors[5], got.intact ? "" : ", written outside of a tensor",
-              zeros ? "" : ", no zeros behind the last sequence");
+              zeros ? "" : ", no zeros behind the last sequence", same ? "" : ", other bits than where one walk comes behind the other");
   std::fflush(stdout);
   return right;
 }
@@ -256,16 +284,18 @@ std::vector<Run> all_runs() {
   const Case one{.name = "one short, no gates, no states", .lengths = {50}, .gates = false, .initial_state = false, .checkpoint_every = 0};
   const How slice{.groups = 1}, both{.groups = 2}, beside{.groups = 1, .beside = true};
   const auto with_little = [](How how) { return how.little = true, how; };
+  const How paired{.groups = 2, .paired = true};
   constexpr int kZero = 2 * 70, kMiddle = 2 * 100;  // tokens whose beta is 0: of the first chunk and a later one, and of whole chunks between
   Case long_ragged = ragged;
   long_ragged.lengths = {200, 0, 64, 5};
   std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice}, {in_float16, {}, slice},
                         {cut, {3}, {.groups = 2, .segment = 8}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {whole, {3}, beside},
+                        {ragged, {100}, paired, kZero}, {resets, {}, paired}, {whole, {3}, paired}, {bare, {0, true, false}, paired},
                         {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
   if (kTerms == 1) {
     runs.insert(runs.end(), {{long_ragged, {100}, with_little(both), kMiddle}, {cut, {3}, {.groups = 1, .segment = 8, .little = true}}, {cut_gva, {100}, {.groups = 2, .segment = 8, .little = true}},
                              
-                             {long_ragged, {}, with_little(beside), kMiddle}});
+                             {long_ragged, {}, with_little(beside), kMiddle}, {long_ragged, {100}, with_little(paired), kMiddle}});
   }
   if (std::getenv("THOROUGH") != nullptr) {
     for (const Given& given : {Given{}, Given{0, false, true}, Given{7, true, false}}) {
@@ -274,8 +304,11 @@ std::vector<Run> all_runs() {
           runs.push_back({c, given, how});
           if (kTerms == 1) runs.push_back({c, given, with_little(how)});
         }
-        if (c.type != Type::float16) runs.push_back({c, given, beside});
-        if (c.type != Type::float16 && kTerms == 1) runs.push_back({c, given, with_little(beside)});
+        if (c.type == Type::float16) continue;
+        for (const How& how : {beside, paired}) {
+          runs.push_back({c, given, how});
+          if (kTerms == 1) runs.push_back({c, given, with_little(how)});
+        }
       }
       for (Case c : {some, all, one}) {
         for (const int groups : {1, 2}) {
