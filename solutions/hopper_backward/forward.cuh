@@ -163,13 +163,8 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   using Shared = ForwardShared<Groups, Blocks>;
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   auto& s = *reinterpret_cast<Shared*>(memory);
-  if (p.brief > 0) {
-    wait_for_last();  // for the order of sequences; and no kernel ends before the one before
-    if (count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
-  }
+  if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
   prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
-  wait_for_last();  // it may have begun beside the one before
-  let_next_begin();
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);

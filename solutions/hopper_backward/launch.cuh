@@ -53,6 +53,15 @@ void launch_prepare(const Problem& p, const Maps& maps, cudaStream_t stream) {
   launch_within(prepare_bytes(2), gdn_prepare_kernel<E>, allowed, p.device, grid, 128, bytes, stream, p, maps.q, maps.k, group);
 }
 
+template <class E, int Groups, int Blocks>
+void launch_forward(const Problem& p, const Maps& maps, cudaStream_t stream) {
+  static std::atomic<uint64_t> allowed{0};
+  if (p.tokens == 0) return;
+  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
+  constexpr size_t kBytes = sizeof(ForwardShared<Groups, Blocks>);
+  launch(gdn_forward_kernel<E, Groups, Blocks>, allowed, p.device, grid, kWalkThreads<Groups>, kBytes, stream, p, maps);
+}
+
 // Before the kernel before is over, which says when.
 template <class... Parameters, class... Arguments>
 void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, size_t bytes, cudaStream_t stream, bool early, const Arguments&... arguments) {
@@ -65,24 +74,13 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, size_t 
   TVM_FFI_CHECK_CUDA_ERROR(cudaLaunchKernelEx(&config, kernel, arguments...));
 }
 
-template <class E, int Groups, int Blocks>
-void launch_forward(const Problem& p, const Maps& maps, bool early, cudaStream_t stream) {
-  static std::atomic<uint64_t> allowed{0};
-  if (p.tokens == 0) return;
-  const dim3 grid = grid_of(kHalves / Groups, p.H, p.brief > 0 ? std::min<int64_t>(p.N, p.tokens / (p.brief + 1)) : p.N);
-  constexpr size_t kBytes = sizeof(ForwardShared<Groups, Blocks>);
-  allow(gdn_forward_kernel<E, Groups, Blocks>, kBytes, p.device, allowed);
-  launch_early(gdn_forward_kernel<E, Groups, Blocks>, grid, kWalkThreads<Groups>, kBytes, stream, early, p, maps);
-}
-
 // Early: beside the kernel before. Beside: that is the forward walk.
 template <class E, int Groups, bool Beside = false>
-void launch_together(const Problem& p, const Maps& maps, const Walks& walks, bool early, cudaStream_t stream) {
+void launch_together(const Problem& p, const Maps& maps, int64_t most, bool early, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
-  const auto at_most = [&](int64_t most) { return static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors})); };
-  const Walkers walkers{at_most(walks.even), at_most(walks.most)};
-  const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers.most, int64_t{p.places} * p.k_heads));
+  const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
+  const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, int64_t{p.places} * p.k_heads));
   const auto kernel = gdn_together_kernel<E, Groups, Beside>;
   allow(kernel, sizeof(GradientShared), p.device, allowed);
   launch_early(kernel, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, early, p, maps, walkers);
@@ -114,7 +112,7 @@ void launch_beside(const Problem& p, const Maps& maps, const First& first, cudaS
     static std::atomic<uint64_t> allowed{0};
     const dim3 grid = grid_of(first.prepare + 2 * first.walks, 1);
     launch(gdn_first_kernel<E>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
-    launch_together<E, 2>(p, maps, {}, true, stream);
+    launch_together<E, 2>(p, maps, 0, true, stream);
   }
 }
 
@@ -126,8 +124,8 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   if (plan.alone) return;
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
-  forward(p, maps, plan.early, stream);
-  (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks, plan.early, stream);
+  forward(p, maps, stream);
+  (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
 }
 
 // The walk back beside the forward walk. Each kernel begins once the one before has, and waits for what it needs.
@@ -139,7 +137,7 @@ void launch_paired(const Problem& p, const Maps& maps, const Plan& plan, cudaStr
     launch_prepare<E>(p, maps, stream);
     allow(gdn_forward_beside_kernel<E>, kBytes, p.device, allowed);
     launch_early(gdn_forward_beside_kernel<E>, grid_of(kHalves, p.H, p.N), kWalkThreads<1>, kBytes, stream, true, p, maps);
-    launch_together<E, 2, true>(p, maps, plan.walks, true, stream);
+    launch_together<E, 2, true>(p, maps, plan.walks.most, true, stream);
   }
 }
 

@@ -109,15 +109,6 @@ __device__ __forceinline__ void pack_state(uint32_t (&bits)[8][4], const Slice& 
   keep(bits);
 }
 template <class E>
-__device__ __forceinline__ void pack_half(uint32_t (&bits)[8][4], const Slice& S, int half) {
-#pragma unroll
-  for (int k = 4 * half; k < 4 * half + 4; ++k) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) bits[k][e] = pack<E>(S[half][k % 4 * 8 + 2 * e], S[half][k % 4 * 8 + 2 * e + 1]);
-    asm volatile("" : "+r"(bits[k][0]), "+r"(bits[k][1]), "+r"(bits[k][2]), "+r"(bits[k][3]));
-  }
-}
-template <class E>
 __device__ __forceinline__ void pack_rest(uint32_t (&bits)[8][4], const Slice& S) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {

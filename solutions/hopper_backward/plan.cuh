@@ -61,26 +61,21 @@ bool takes_short(const Problem& p) {
   return p.tokens <= kMostChunks * kChunk * p.N;
 }
 
-// How the last kernel walks: slices of a state in a block; blocks that walk, at most; and where all sequences have as many chunks.
+// How the last kernel walks: slices of a state in a block, and blocks that walk, at most.
 struct Walks {
   int groups;
-  int64_t most, even = most;
+  int64_t most;
 };
 
 // Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
 // of 132, 32 to 64, by measured times. Where sequences are short, or some are longer than others maybe, more do. What more of them leave
-// in a time passes through memory: an H200 gains by that, unless sequences are so long that it is not in the cache any more. Of many sequences the
-// host does not know whether some are longer; the kernel does.
+// in a time passes through memory: an H200 gains by that, unless sequences are so long that it is not in the cache any more.
 Walks walks_of(const Problem& p, bool quick_memory) {
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  constexpr int64_t kFewPairs = 24, kLeastChunks = 4, kShortChunks = 8, kManySequences = 8, kMostCompared = 64;
-  const auto in_rounds = [&](int64_t rounds) { return (pairs + rounds - 1) / std::max<int64_t>(1, rounds); };
+  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
   if (pairs <= kFewPairs) return {1, 2 * pairs};
   if (p.N > kManySequences && p.segments.length == 0 && pairs <= all) return {1, 3 * all / 4};
-  if (p.N >= kManySequences && p.segments.length == 0) {
-    if (!quick_memory || pairs <= all || p.N > kMostCompared || p.tokens <= kLeastChunks * kChunk * p.N) return {2, all};
-    return {2, all, in_rounds(p.tokens <= kShortChunks * kChunk * p.N ? 2 * pairs / all : pairs * 33 / (10 * all))};
-  }
+  if (p.N >= kManySequences && p.segments.length == 0) return {2, all};
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
   constexpr int64_t kLongChunks = 64;
   const bool fewer = 2 * pairs > all && pairs <= all && (!quick_memory || p.tokens > kLongChunks * kChunk * p.N);
@@ -128,7 +123,6 @@ struct Plan {
   bool alone;         // no sequence has more than one chunk
   bool paired;        // the walk back is beside the forward walk, and not behind it
   bool little;        // tiles have no memory of their own
-  bool early;         // each walk's blocks begin once all of the kernel before have, and wait for its end
   int64_t bytes[kWorkParts];
 
   int64_t before(int part) const {
@@ -169,7 +163,6 @@ Plan plan_with(Problem p, const Form& form, int64_t segments, bool little, bool 
   const bool beside = plan.first.walks > 0;
   plan.paired = paired && are_paired(p, form, plan.walks);
   plan.little = little && !plan.alone && (beside || plan.paired || plan.walks.groups == 1 ? kRoomForEach : kRoomForBoth);
-  plan.early = form.quick_memory && !cut;
   const int64_t of_values = p.tokens * p.H * kHeadSize * 2;
   int64_t* const bytes = plan.bytes;
   if (!plan.alone) {

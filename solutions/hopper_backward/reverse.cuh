@@ -135,15 +135,15 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     load_state(dS, gradient_behind(p, s.work.n, s.work.h), row, column);
   }
   uint32_t state_bits[8][4];
-  float x[32] = {}, y[32];
+  float y[32] = {}, o[32];
   if (!Carries && p.dht != nullptr && chunks > 0) {  // what a given gradient loses as an operand
     barrier_wait(shared_address(&s.full[place]), parity & 1);
     pack_rest<E>(state_bits, dS);
     wgmma_fence();
-    multiply<E>(x, state_bits, shared_address(s.stage[place].k), false);
+    multiply<E>(y, state_bits, shared_address(s.stage[place].k), false);
     wgmma_commit();
     wgmma_wait<0>();
-    settle(x);
+    settle(y);
     keep(state_bits);
   }
   const bool with_rests = keeps_rests(p);
@@ -151,71 +151,49 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
   const auto wait_for_errors = [&] {
     if constexpr (kErrorPlaces<Groups> == 1) barrier_wait(shared_address(&s.errors_there), parity >> 1 & 1);
   };
-  const auto forget = [](float (&of)[32]) {  // so that nobody keeps it for a product that does not add to it
-#pragma unroll
-    for (int i = 0; i < 32; ++i) of[i] = 0.f;
-  };
-  const auto states = [&] { return shared_address(s.states[wg]); };
-  const auto wait_for_chunk = [&](int turn) {  // and for room for the state
-    barrier_wait(shared_address(&s.full[place]), parity & 1);
-    if constexpr (!Carries) barrier_wait(shared_address(&s.taken), ((behind + turn) & 1) ^ 1);
-  };
-  // What a turn begins with: x = dS k of the state behind its chunk, y = g P, and the state and g as the rest of it needs them. It is asked for
-  // as soon as the halves of the state before are there, and nothing is under way from one turn to the next.
-  Tokens q_bits;
-  const auto decay_state = [&](uint32_t tile, const Tokens& g_bits) {
-    const uint32_t decays = tile + offsetof(ReverseTile, decays);
-    scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
-    decay_tokens<E>(q_bits, g_bits, decays + offsetof(ReverseDecays, read), lane);
-    if constexpr (!Carries) pass_on(shared_address(&s.passed_on), lane);
-  };
-  const auto find_dot = [&](int turn) {
-    if (Carries || (turn != chunks - 1 && turn != 0) || (Beside && turn == 0)) return;
-    if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
-    const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
-    const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
-    const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
-    if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
-  };
-  const auto begin = [&](int turn) {  // of the first turn and the last
-    find_dot(turn);
-    wait_for_chunk(turn);
-    const uint32_t tile = shared_address(&s.tile[place]);
-    pack_state<E>(state_bits, dS);
-    Tokens g_bits;
-    load_tokens(g_bits, shared_address(s.stage[place].g) + wg * kBoxBytes, warp, lane);
-    wgmma_fence();
-    multiply_and_keep<E, !Carries>(x, state_bits, shared_address(s.stage[place].k), turn == 0, states(), warp, lane);
-    multiply_upper<E>(y, g_bits, tile + offsetof(ReverseTile, P), false);
-    wgmma_commit();
-    decay_state(tile, g_bits);
-    wgmma_wait<0>();
-    settle(x), settle(y);
-    keep(state_bits), keep(g_bits);
-  };
-  if (chunks > 0) begin(0);
 #pragma unroll 1
   for (int turn = 0; turn < chunks; ++turn) {
     auto& stage = s.stage[place];
     const uint32_t k = shared_address(stage.k), q = shared_address(stage.q), g = shared_address(stage.g) + wg * kBoxBytes;
     const uint32_t r = shared_address(s.r[kErrorPlaces<Groups> > 1 ? place : 0]) + wg * kBoxBytes, tile = shared_address(&s.tile[place]);
-    const uint32_t M = tile, decays = tile + offsetof(ReverseTile, decays);
-    Tokens bits;
-    if (Beside && turn == 0) keep_tokens(x, kept(), anew(lane_here()));
-    if (!Beside && !Carries && turn == 0 && p.dht != nullptr) {  // x is dS k: that may be large beside what is left of the sum
-      wait_for_errors();
-      float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
-      Tokens errors;
-      load_tokens(errors, r, warp, lane);
-      dot_tokens<E, true>(x, errors, rests_of(p, s.work, true, walker), of_end, warp, lane);
+    const uint32_t M = tile, P = tile + offsetof(ReverseTile, P), decays = tile + offsetof(ReverseTile, decays);
+    const int64_t of_slice = at * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
+    if (!Carries && (turn == chunks - 1 || turn == 0) && !(Beside && turn == 0)) {
+      if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
+      const float* const given = turn == chunks - 1 ? given_state(p, s.work) : nullptr;
+      const float found = dot_states_exactly<E>(dS, given, p.segments.k_first, p.starts + of_slice, anew(row), anew(column), warp, lane_here());
+      if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }
+    barrier_wait(shared_address(&s.full[place]), parity & 1);
+    if constexpr (!Carries) barrier_wait(shared_address(&s.taken), ((behind + turn) & 1) ^ 1);
+    pack_state<E>(state_bits, dS);
+    Tokens g_bits, q_bits, bits;
+    load_tokens(g_bits, g, warp, lane);
+    wgmma_fence();
+    multiply_and_keep<E, !Carries>(y, state_bits, k, turn == 0, shared_address(s.states[wg]), warp, lane);
+    multiply_upper<E>(o, g_bits, P, false);
+    wgmma_commit();
+    scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
+    decay_tokens<E>(q_bits, g_bits, decays + offsetof(ReverseDecays, read), lane);
     // The state's update by queries waits for nothing: its halves fill gaps, the first one that before x, the second one that behind it.
     wgmma_fence();
     multiply_by<E>(dS[0], q_bits, q, true);
     wgmma_commit();
+    if constexpr (!Carries) pass_on(shared_address(&s.passed_on), lane);
     float4 decay[4];
     load_decays(decay, decays + offsetof(ReverseDecays, to_end), lane);
-    pack_sum<E>(bits, y, x, decay);
+    wgmma_wait<1>();
+    settle(y), settle(o);
+    keep(state_bits), keep(g_bits);
+    if (Beside && turn == 0) keep_tokens(y, kept(), lane);
+    if (!Beside && !Carries && turn == 0 && p.dht != nullptr) {  // y is dS k: that may be large beside what is left of the sum
+      wait_for_errors();
+      float* const of_end = p.of_end + (at_place(p, s.work.n, s.work.h) * kWalkers + walker) * kChunk;
+      Tokens errors;
+      load_tokens(errors, r, warp, lane);
+      dot_tokens<E, true>(y, errors, rests_of(p, s.work, true, walker), of_end, warp, lane);
+    }
+    pack_sum<E>(bits, o, y, decay);
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
@@ -229,99 +207,61 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     keep(bits);
     pack_decayed<E>(bits, y, decay);
     float small = 0.f;
-    if constexpr (!Carries) small = load_one(decays + offsetof(ReverseDecays, small_beta));
+    if constexpr (!Carries) {
+      load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+      small = load_one(decays + offsetof(ReverseDecays, small_beta));
+    }
     keep(bits);
-    wgmma_wait<0>();
-    settle_state(dS);
-    keep(q_bits);
+    wgmma_fence();
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_column(i)), true);
+        const int part = 2 * half + i / 2;  // of dv: this warp has read the same channels there
+        if (!Carries && i % 2 == 0) store_decayed_tokens<E>(part, y, decay[part], g, warp, lane);
+      }
+    }
+    wgmma_commit();
     const auto betas = [&] {  // of this warp
       const Betas of = betas_at(p, at, s.work.start + static_cast<int64_t>(chunks - 1 - turn) * kChunk, s.work.h);
       return const_cast<float*>(of.first) + walker * of.step;
     };
     const bool at_end = turn == 0 || turn == chunks - 1, exact = at_end && (with_rests || kDivides<E>);
+    if constexpr (!Carries && !kDivides<E>) {
+      wait_for_errors();
+      Tokens errors;
+      if (!exact) load_tokens(errors, r, warp, lane), dot_tokens<E, false>(y, errors, nullptr, at_end ? ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker] : betas(), warp, lane);
+    }
+    wgmma_wait<0>();
+    settle_state(dS);
+    keep(bits), keep(q_bits);
     if constexpr (!Carries) {
       Tokens errors;
-      const int here = anew(lane_here()), own = anew(warp);  // no places found from them are kept over turns
       const bool asked = !Beside;  // one place is not used then
-      if ((!kDivides<E> || at_end) && asked) wait_for_errors();
-      if (!kDivides<E> && !exact) {
-        load_tokens(errors, r, own, here), dot_tokens<E, false>(y, errors, nullptr, at_end ? ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker] : betas(), own, here);
-      }
+      if (kDivides<E> && at_end && asked) wait_for_errors();
       if (Beside && turn == 0) {
-        keep_tokens(y, kept() + kChunk * kChunk / 4, here);
+        keep_tokens(y, kept() + kChunk * kChunk / 4, lane);
       } else if (exact) {
         if constexpr (Beside && kErrorPlaces<Groups> == 1) {
-          load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, own, here);
+          load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
         } else {
-          load_tokens(errors, r, own, here);
+          load_tokens(errors, r, warp, lane);
         }
         dot_tokens<E, true>(y, errors, with_rests ? rests_of(p, s.work, turn == 0, walker) : nullptr,
-                            ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], own, here);
+                            ends_at(p, s.work.n, s.work.h, turn == 0).of_beta[walker], warp, lane);
       } else if (kDivides<E> && small != 0.f) {
         if constexpr (Beside) wait_for_forward<Groups>(p, s.work);
-        load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, own, here);
-        dot_tokens<E, false>(y, errors, nullptr, betas(), own, here);
+        load_tokens_from_memory(errors, p.errors + at * kValueBytes + anew(slice) / kSlice * kBoxBytes, warp, lane);
+        dot_tokens<E, false>(y, errors, nullptr, betas(), warp, lane);
       }
       if ((!kDivides<E> || at_end) && asked) parity ^= 2;
     }
     at -= p.H;
-    if constexpr (!Carries) load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
+    __syncwarp();
+    warp_arrive(lane, shared_address(&s.empty[place]));
     const bool around = place == kStages - 1;
     place = around ? 0 : place + 1, parity ^= around;
-    const auto leave = [&] {
-      __syncwarp();
-      warp_arrive(lane_here(), shared_address(&s.empty[place == 0 ? kStages - 1 : place - 1]));
-    };
-    const bool ahead = turn + 2 < chunks;  // not where the next turn begins with more
-    if (ahead) wait_for_chunk(turn + 1);
-    // dS -= x k, half by half of the key channels; and dv, between the products: this warp has read the same channels there.
-    const auto erase = [&](int half) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_column(i)), true);
-        const int part = 2 * half + i / 2;
-        if (!Carries && i % 2 == 0) store_decayed_tokens<E>(part, y, decay[part], g, warp, lane);
-      }
-      wgmma_commit();
-    };
-    if (!ahead) {
-      wgmma_fence();
-      erase(0), erase(1);
-      wgmma_wait<0>();
-      settle_state(dS);
-      keep(bits);
-      leave();
-      forget(x);
-      if (turn + 1 < chunks) begin(turn + 1);
-      continue;
-    }
-    const uint32_t next_k = shared_address(s.stage[place].k), next = shared_address(&s.tile[place]);
-    wgmma_fence();
-    erase(0), erase(1);
-    forget(x);
-    wgmma_wait<1>();
-    settle(dS[0]);
-    pack_half<E>(state_bits, dS, 0);
-    wgmma_fence();
-    multiply_half_and_keep<E, !Carries>(x, state_bits, next_k, 0, states(), warp, lane);
-    wgmma_commit();
-    wgmma_wait<1>();
-    settle(dS[1]);
-    keep(bits);
-    pack_half<E>(state_bits, dS, 1);
-    wgmma_fence();
-    multiply_half_and_keep<E, !Carries>(x, state_bits, next_k, 1, states(), warp, lane);
-    wgmma_commit();
-    Tokens g_bits;
-    load_tokens(g_bits, shared_address(s.stage[place].g) + wg * kBoxBytes, warp, lane);
-    wgmma_fence();
-    multiply_upper<E>(y, g_bits, next + offsetof(ReverseTile, P), false);
-    wgmma_commit();
-    leave();
-    decay_state(next, g_bits);
-    wgmma_wait<0>();
-    settle(x), settle(y);
-    keep(state_bits), keep(g_bits);
   }
   behind += chunks;
   if constexpr (Carries) {

@@ -15,33 +15,18 @@ constexpr int kWalk = 3, kWalked = 4;  // named barriers: of those that walk, fe
 template <int Groups>
 constexpr bool kShares = offsetof(ReverseShared<Groups>, carried) + sizeof(Carried) <= offsetof(GradientShared, landed);
 
-// Blocks that walk: where all sequences have as many chunks, and else; not more then.
-struct Walkers {
-  int even, most;
-};
-
-// By any warp: all of them find the same.
-__device__ __forceinline__ int walkers_of(const Problem& p, const Walkers& of) {
-  if (of.even == of.most) return of.most;
-  bool even = true;
-  for (int n = lane_here(); n < p.N; n += 32) even &= count_chunks(p, n) == count_chunks(p, 0);
-  return __ballot_sync(kAllLanes, even) == kAllLanes ? of.even : of.most;
-}
-
-// So many blocks as there is room for, or fewer; the first of them walk. Beside: the forward walk is not over yet maybe, and tells,
+// So many blocks as there is room for, or fewer; the first `walkers` of them walk. Beside: the forward walk is not over yet maybe, and tells,
 // too.
 template <class E, int Groups, bool Beside>
 __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const __grid_constant__ Problem p,
-                                                                         const __grid_constant__ Maps maps, const __grid_constant__ Walkers counts) {
+                                                                         const __grid_constant__ Maps maps, int walkers) {
   static_assert(kShares<Groups>);
   DYNAMIC_SHARED(memory);
   auto& s = *reinterpret_cast<GradientShared*>(memory);
   auto& walk = *reinterpret_cast<ReverseShared<Groups>*>(memory);
   if constexpr (Beside) let_next_begin();
   write_all_zeros(p);
-  const int walkers = walkers_of(p, counts);
   if (threadIdx.x == 0) {
-    s.walkers = walkers;  // read anew where they are needed: there is no room for them
     prepare_parts(s);
     if (p.prepared != nullptr) wait_for_number(&p.queue->all);  // beside the kernel that says how many there are
   }
@@ -50,14 +35,13 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   } else if (threadIdx.x == 0) {
     barrier_init_done();
   }
-  if (!Beside && p.prepared == nullptr) wait_for_last();  // what it needs is all of one kernel's, which it may have begun beside
   __syncthreads();
   constexpr int kSlices = kHalves / Groups, kTogether = 128 * Groups + 64;
   constexpr int kLeaving = kEveryLane ? kGradientBlock : kTogether + 32;  // the others learn of it from those
   // Found anew by each role, and not kept.
-  const auto walks = [&] { return static_cast<int>(blockIdx.x) < s.walkers; };
-  const auto first_job = [&] { return anew(walks() ? blockIdx.x : p.N * p.H * kSlices); };
+  const auto first_job = [&] { return anew(static_cast<int>(blockIdx.x) < walkers ? blockIdx.x : p.N * p.H * kSlices); };
   const auto more_jobs = [&](int job) { return job < (p.brief > 0 ? p.queue->sequences : p.N) * p.H * kSlices; };
+  const bool walks = static_cast<int>(blockIdx.x) < walkers;
   const GradientBlock block{p, s, maps};
   const int of_block = __shfl_sync(kAllLanes, threadIdx.x / 32, 0), wg = of_block / 4;
   if (of_block >= kGradientThreads / 32) {
@@ -67,7 +51,7 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
       using Way = ReverseWay<E, Groups, Beside, false>;
       const Way way{maps, walk};
 #pragma unroll 1
-      for (int job = first_job(); more_jobs(job); job += s.walkers) {
+      for (int job = first_job(); more_jobs(job); job += walkers) {
         if (lane_here() == 0) walk.work = work_of(p, job / kSlices / p.H, job / kSlices % p.H, job % kSlices * kSlice);
         named_barrier(kWalk, kTogether);
         feed<Way, ReverseShared<Groups>, Groups, kReverseStages<Groups>>(p, walk, way, of_walks);
@@ -77,33 +61,33 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
         }
         if (Beside) __syncwarp();
       }
-      if (walks()) {
+      if (walks) {
         named_barrier(kWalked, kLeaving);
         if (lane_here() == 0) end_walk_back<Groups>(walk);
         __syncwarp();
       }
       block.feed_heads();
     } else if (of_block == 9) {
-      if (kEveryLane && walks()) named_barrier(kWalked, kLeaving);
+      if (kEveryLane && walks) named_barrier(kWalked, kLeaving);
       block.feed_queries<E>();
     } else if (of_block == 10) {
       int turns = 0;
 #pragma unroll 1
-      for (int job = first_job(); more_jobs(job); job += s.walkers) {
+      for (int job = first_job(); more_jobs(job); job += walkers) {
         named_barrier(kWalk, kTogether);
         store_states_back<Groups>(p, walk, turns);
         named_barrier(kWalk, kTogether);
       }
-      if (walks()) named_barrier(kWalked, kLeaving);
+      if (walks) named_barrier(kWalked, kLeaving);
     } else {
       int turns = 0;
 #pragma unroll 1
-      for (int job = first_job(); more_jobs(job); job += s.walkers) {
+      for (int job = first_job(); more_jobs(job); job += walkers) {
         const int h = job / kSlices % p.H, n = nth_sequence(p, job / kSlices / p.H), chunks = count_chunks(p, n);
         const int last = (static_cast<int>(first_chunk(p, n)) + chunks - 1) * p.k_heads + h / p.k_group;
         tell_turns<-1>(p, walk, last, Beside && chunks > 0 ? 1 : 0, chunks, turns);
       }
-      if (walks()) named_barrier(kWalked, kLeaving);
+      if (walks) named_barrier(kWalked, kLeaving);
     }
     wait_for_last();  // this kernel may have begun beside the one before, and does not end before that
     return;
@@ -112,13 +96,13 @@ __global__ void __launch_bounds__(kGradientBlock, 1) gdn_together_kernel(const _
   if (wg < Groups) {
     int turns = 0, place = 0, parity = 0;
 #pragma unroll 1
-    for (int job = first_job(); more_jobs(job); job += s.walkers) {
+    for (int job = first_job(); more_jobs(job); job += walkers) {
       named_barrier(kWalk, kTogether);
       walk_back<E, Groups, false, Beside>(p, walk, wg, turns, place, parity);
       named_barrier(kWalk, kTogether);
     }
-    if (walks()) named_barrier(kWalked, kLeaving);  // nobody looks at the walk's memory any more
-  } else if (kEveryLane && walks()) {
+    if (walks) named_barrier(kWalked, kLeaving);  // nobody looks at the walk's memory any more
+  } else if (kEveryLane && walks) {
     named_barrier(kWalked, kLeaving);
   }
   find_all_gradients<E>(block);

@@ -154,17 +154,6 @@ __device__ __forceinline__ void multiply_and_keep(float (&acc)[32], const uint32
   }
 }
 
-// The same of half of the key channels.
-template <class E, bool Keeps>
-__device__ __forceinline__ void multiply_half_and_keep(float (&acc)[32], const uint32_t (&state)[8][4], uint32_t boxes, int half, uint32_t states,
-                                                       int warp, int lane) {
-#pragma unroll
-  for (int k = 4 * half; k < 4 * half + 4; ++k) {
-    wgmma<E, 0>(acc, state[k], descriptor(boxes, along_row(k)), k > 0);
-    if constexpr (Keeps) stmatrix(states + k / 4 * kBoxBytes + place_of_lane(warp, k % 4, lane), state[k]);
-  }
-}
-
 // What a warp has kept, to a chunk's place in memory. Before the next one it waits for that to be read.
 __device__ __forceinline__ void hand_out(uint32_t states, unsigned char* to, int warp, int lane) {
   constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box

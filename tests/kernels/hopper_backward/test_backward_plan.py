@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 class Planned(NamedTuple):
     """Bytes; chunks of a segment; blocks that walk beside others; slices; tiles without memory; tokens (brief.cuh);
-    both walks side by side; blocks that walk back, at most, and where all sequences have as many chunks."""
+    both walks side by side; blocks that walk back, at most."""
 
     inputs: int
     workspace: int
@@ -46,7 +46,6 @@ class Planned(NamedTuple):
     brief: int
     paired: int
     walkers: int
-    even: int
 
     @property
     def ratio(self) -> float:
@@ -166,19 +165,6 @@ def test_memory_that_is_quick_lets_more_blocks_walk(program: Path) -> None:
     assert plan(program, gva(16, 32, 4 * 8192, 4)).walkers == 32
     for sequences, heads in ((2, 64), (4, 32), (2, 48)):
         assert plan(program, gva(16, heads, 8192, sequences)._replace(quick=False)).walkers == 32
-
-
-def test_fewer_blocks_walk_over_many_sequences_of_one_length_where_memory_is_quick(program: Path) -> None:
-    rows = {(8, 32, 1024): 43, (8, 64, 1024): 43, (8, 48, 1024): 43, (48, 32, 512): 67, (48, 12, 512): 72}
-    for (sequences, heads, each), even in rows.items():
-        asked = gva(4, heads, each * sequences, sequences)
-        found = plan(program, asked)
-        assert (found.walkers, found.even) == (132, even)
-        assert plan(program, asked._replace(quick=False)).even == 132
-    # Few pairs, more sequences than are compared, short ones, and few sequences.
-    for other in (gva(4, 16, 8192, 8), gva(16, 32, 65 * 1024, 65), gva(16, 32, 64 * 256, 64), gva(16, 32, 8192, 4)):
-        found = plan(program, other)
-        assert found.even == found.walkers
 
 
 def test_both_walks_are_side_by_side_for_few_heads_where_memory_is_quick(program: Path) -> None:

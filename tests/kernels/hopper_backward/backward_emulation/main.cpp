@@ -99,12 +99,8 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, bool paired)
   if (!beside) launch_apart<E, Groups>(p, maps, group, places, paired);
   // Blocks run one after the other, so one does all.
   if (p.brief == 0 || p.tokens > p.brief) {
-    bool even = true;
-    for (int n = 0; n < p.N; ++n) even &= count_chunks(p, n) == count_chunks(p, 0);
-    constexpr int kTooMany = 7;  // of which the others would walk, that are not there
-    const Walkers walkers = beside ? Walkers{0, 0} : even ? Walkers{1, kTooMany} : Walkers{kTooMany, 1};
     const auto launch_together = [&](auto side) {
-      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side>(p, maps, walkers); });
+      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side>(p, maps, beside ? 0 : 1); });
     };
     if constexpr (kDivides<E> && Groups == 2) {
       paired ? launch_together(std::true_type{}) : launch_together(std::false_type{});
