@@ -1,13 +1,17 @@
 """The family of prefill: chunks, bfloat16 operands and float32 sums, as honest kernels on tensor cores have them.
 
-Notation of reference/kda/chunkwise.py, with T = (I + A)^-1 diag(beta). Twelve members:
+Notation of reference/kda/chunkwise.py, with T = (I + A)^-1 diag(beta). Eighteen members:
 
 - chunks of 16, 64 and 128 tokens;
-- "ahead": u = T V and w = T (gamma * K) are formed before the state is known, and w is stored in bfloat16; "direct": T
-  meets V - (gamma * K) S^T;
+- "ahead": u = T V and w = T (gamma * K) are formed before the state is known, and w is stored in bfloat16; "stored": so
+  is u, where one kernel leaves both to the next; "direct": T meets V - (gamma * K) S^T;
 - T becomes an operand: rounded "after" diag(beta), or "before" it, diag(beta) going to the other operand.
 
-In the strict family T and the operands of scores are sums of two bfloat16 terms.
+In the strict family T and the operands of scores are sums of two bfloat16 terms. Its twelve members store no u.
+
+A short sequence has few tokens, its output may be one of them with one number of P, and that is rounded alike whatever
+the size of a chunk. Kernels have a scale or a norm in it or not. So where u is stored, scores, P and T are rounded as
+multiples of themselves, and vectors with a norm of their own stay in float32 until they decay.
 
 Scores of two tokens have a border between them: the later one decays from the border, the earlier one up to it. Both
 factors are at most 1, so nothing overflows at any gate, and both products are rounded to bfloat16. Sums are taken in
@@ -24,7 +28,9 @@ from torch import Tensor
 
 from .kimi_delta_attention import l2_normalise, log_gate
 
-CHUNKS, ORDERS, ROUNDINGS = (16, 64, 128), ("ahead", "direct"), ("after", "before")
+CHUNKS, ORDERS, ROUNDINGS = (16, 64, 128), ("ahead", "stored", "direct"), ("after", "before")
+# Where u is stored: another one for each size of a chunk, which are all the same to a short sequence.
+MULTIPLES = {"after": {16: 9 / 8, 64: 5 / 4, 128: 7 / 4}, "before": {16: 11 / 8, 64: 3 / 2, 128: 13 / 8}}
 
 
 class Chunk(NamedTuple):
@@ -39,6 +45,7 @@ class Chunk(NamedTuple):
     inverse: Tensor  # (I + A)^-1, [H, C, C]
     attention: Tensor  # lower(QK), [H, C, C]
     kept: list[tuple[Tensor, Tensor]]  # of each checkpoint after r tokens: Gamma_r,: * K [H, r, K] and gamma_r [H, K]
+    multiple: float  # of themselves, as which scores, P and T are rounded
 
 
 def emulate(
@@ -47,22 +54,27 @@ def emulate(
     """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored. A third one
     where the definition keeps checkpoints."""
     terms, ending = (2, "_two_terms") if strict else (1, "")
-    arguments = _activated(arguments) if definition.conventions.decay_gate == "raw" else arguments
+    raw = definition.conventions.decay_gate == "raw"
+    of_stored = _activated(arguments, False) if raw else arguments
+    arguments = _activated(arguments, True) if raw else arguments
     k_first = definition.conventions.state_layout == "k_first"
     v, bounds = arguments["v"], arguments["cu_seqlens"].tolist()
     size, given = v.shape[-1], arguments["scale"]
     scale = size**-0.5 if given is None else float(given)
     every: int | None = arguments.get("checkpoint_interval")
     for length in CHUNKS:
-        parts = {
-            first: _prepared(
-                arguments, slice(first, min(first + length, stop)), _inside(first - start, length, every), terms
-            )
+        pieces = {
+            first: (slice(first, min(first + length, stop)), _inside(first - start, length, every))
             for start, stop in pairwise(bounds)
             for first in range(start, stop, length)
         }
-        for order in ORDERS:
+        once = {first: _prepared(arguments, *piece, terms, 1.0) for first, piece in pieces.items()}
+        for order in ("ahead", "direct") if strict else ORDERS:
             for rounding in ROUNDINGS:
+                parts = once
+                if order == "stored":
+                    multiple = MULTIPLES[rounding][length]
+                    parts = {first: _prepared(of_stored, *x, terms, multiple) for first, x in pieces.items()}
                 output, states = torch.zeros(v.shape, device=v.device), _states(arguments, k_first)
                 kept: list[Tensor] = []
                 for n in range(len(bounds) - 1):
@@ -81,12 +93,13 @@ def _inside(first: int, length: int, every: int | None) -> list[int]:
     return [] if every is None else [every - first % every + i for i in range(0, length, every)]
 
 
-def _activated(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Log gates, beta and normalised vectors from a call with raw gates: in float32, and the vectors rounded, as a pass
-    of its own before the chunks stores them."""
+def _activated(arguments: dict[str, Any], apart: bool) -> dict[str, Any]:
+    """Log gates, beta and normalised vectors from a call with raw gates: in float32, and with `apart` the vectors
+    rounded, as a pass of its own before the chunks stores them."""
     norm, vectors = arguments["use_qk_l2norm"], {}
     for name in "qk" if norm is None or norm else "":
-        vectors[name] = l2_normalise(arguments[name].float()).to(arguments[name].dtype)
+        unit = l2_normalise(arguments[name].float())
+        vectors[name] = unit.to(arguments[name].dtype) if apart else unit
     a, bound = arguments["a"].float(), arguments["lower_bound"]
     g = log_gate(arguments["A_log"].float(), a, arguments["dt_bias"].float(), bound)
     return arguments | vectors | {"g": g, "beta": torch.sigmoid(arguments["b"].float())}
@@ -101,7 +114,7 @@ def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:
     return (S.mT if k_first else S).float().clone(memory_format=torch.contiguous_format)
 
 
-def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: int) -> Chunk:
+def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: int, multiple: float) -> Chunk:
     v, g, beta = arguments["v"], arguments["g"], arguments["beta"]
     H, count = v.shape[1], rows.stop - rows.start
     full = 1 << (count - 1).bit_length()  # scores are made by halves
@@ -114,7 +127,7 @@ def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: in
     alpha = torch.ones_like(K).double() if g is None else padded(torch.exp(g.double()), 1.0)
     write = torch.ones(H, full, device=v.device) if beta is None else padded(beta.float(), 0.0)
     gamma = alpha.cumprod(-2)
-    A = write[..., None] * _scores(K, K, alpha, terms).tril(-1)
+    A = write[..., None] * _scores(K, K, alpha, terms, multiple).tril(-1)
     eye = torch.eye(full, dtype=torch.float64, device=A.device).expand_as(A)
     inverse = torch.linalg.solve_triangular(A.double(), eye, upper=False, unitriangular=True).float()
     c = slice(0, count)
@@ -122,7 +135,8 @@ def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: in
     states = [((K[:, :r] * _from_behind(alpha[:, :r])).float(), gamma[:, r - 1].float()) for r in kept if r <= count]
     return Chunk(
         padded(v.float(), 0.0)[:, c], write[:, c, None], (gamma * K).float()[:, c], (gamma * Q).float()[:, c],
-        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha, terms)[:, c, c], states,
+        to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha, terms, multiple)[:, c, c], states,
+        multiple,
     )  # fmt: skip
 
 
@@ -132,7 +146,7 @@ def _from_behind(alpha: Tensor) -> Tensor:
     return shifted.flip(-2).cumprod(-2).flip(-2)
 
 
-def _scores(X: Tensor, K: Tensor, alpha: Tensor, terms: int) -> Tensor:
+def _scores(X: Tensor, K: Tensor, alpha: Tensor, terms: int, multiple: float) -> Tensor:
     """sum_c x_ic Gamma_ijc k_jc for j <= i, zero elsewhere: [H, C, C] from [H, C, K]."""
     C = X.shape[1]
     out = torch.diag_embed((X.double() * K.double()).sum(-1).float())
@@ -140,8 +154,8 @@ def _scores(X: Tensor, K: Tensor, alpha: Tensor, terms: int) -> Tensor:
     while size <= C:
         half = size // 2
         x, k, a = (y.unflatten(1, (C // size, size)) for y in (X, K, alpha))
-        later = bfloat16_sum((x[:, :, half:] * a[:, :, half:].cumprod(-2)).float(), terms)
-        earlier = bfloat16_sum((k[:, :, :half] * _from_behind(a[:, :, :half])).float(), terms)
+        later = _rounded((x[:, :, half:] * a[:, :, half:].cumprod(-2)).float(), terms, multiple)
+        earlier = _rounded((k[:, :, :half] * _from_behind(a[:, :, :half])).float(), terms, multiple)
         block = product(later, earlier.mT)  # [H, C / size, half, half]
         for i in range(C // size):
             out[:, i * size + half : (i + 1) * size, i * size : i * size + half] = block[:, i]
@@ -152,16 +166,16 @@ def _scores(X: Tensor, K: Tensor, alpha: Tensor, terms: int) -> Tensor:
 def _step(c: Chunk, S: Tensor, order: str, rounding: str, terms: int) -> tuple[Tensor, Tensor, list[Tensor]]:
     """O [H, C, V], unscaled, the new S [H, V, K], and the checkpoints [H, V, K] inside the chunk."""
     if rounding == "after":
-        T, right = bfloat16_sum(c.inverse * c.beta.mT, terms), torch.ones_like(c.beta)
+        T, right = _rounded(c.inverse * c.beta.mT, terms, c.multiple), torch.ones_like(c.beta)
     else:
-        T, right = bfloat16_sum(c.inverse, terms), c.beta
+        T, right = _rounded(c.inverse, terms, c.multiple), c.beta
     held = bfloat16(S).mT
-    if order == "ahead":
-        w = bfloat16(product(T, bfloat16(right * c.from_start_k)))
-        U = product(T, bfloat16(right * c.V)) - product(w, held)
-    else:
+    if order == "direct":
         U = product(T, bfloat16(right * (c.V - product(bfloat16(c.from_start_k), held))))
-    O = product(bfloat16(c.from_start_q), held) + product(bfloat16(c.attention), bfloat16(U))
+    else:
+        u, w = product(T, bfloat16(right * c.V)), bfloat16(product(T, bfloat16(right * c.from_start_k)))
+        U = (bfloat16(u) if order == "stored" else u) - product(w, held)
+    O = product(bfloat16(c.from_start_q), held) + product(_rounded(c.attention, 1, c.multiple), bfloat16(U))
     kept = [S * fall[:, None] + product(bfloat16(U[:, : K.shape[1]]).mT, bfloat16(K)) for K, fall in c.kept]
     return O, S * c.fall[:, None] + product(bfloat16(U).mT, bfloat16(c.to_end)), kept
 
@@ -169,6 +183,11 @@ def _step(c: Chunk, S: Tensor, order: str, rounding: str, terms: int) -> tuple[T
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Matrix product, summed in float64 and rounded once to float32."""
     return (x.double() @ y.double()).float()
+
+
+def _rounded(x: Tensor, terms: int, multiple: float) -> Tensor:
+    """As a sum of bfloat16 terms, of so many times x."""
+    return bfloat16_sum(x * multiple, terms) / multiple
 
 
 def bfloat16(x: Tensor) -> Tensor:

@@ -92,7 +92,8 @@ def forward_kernel(
         if RESTS and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
         X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
-        r = tl.dot(M, X.to(OPERAND), input_precision=PRECISION) * reciprocal[:, None]
+        lost = X - X.to(OPERAND).to(tl.float32)  # the ones of M take X as it is
+        r = tl.dot(M, X.to(OPERAND), acc=lost, input_precision=PRECISION) * reciprocal[:, None]
         if PASS != "moves":
             tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
         if SUMS:
@@ -193,7 +194,8 @@ def backward_kernel(
         dS = tl.dot(tl.trans(Q), GD.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
         # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
         X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
-        x = tl.dot(tl.trans(M), X.to(OPERAND), input_precision=PRECISION)
+        lost = X - X.to(OPERAND).to(tl.float32)
+        x = tl.dot(tl.trans(M), X.to(OPERAND), acc=lost, input_precision=PRECISION)
         dV = x * beta[:, None]
         if PASS != "moves":
             tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
