@@ -134,6 +134,10 @@ def test_a_figure_counts_where_it_decides_the_budget() -> None:
     moved = [said.split()[0] for said in drifts(found, row, doubled)]
     assert "output" in moved
     assert "pool" not in moved
+    doubled["pool"]["steps"] = dict.fromkeys(figures_of_it["pool"]["steps"], 0.0)
+    assert not any(said.startswith("pool") for said in drifts(found, row, doubled))
+    doubled["pool"]["steps"] = dict.fromkeys(figures_of_it["pool"]["steps"], 2.0)
+    assert [said for said in drifts(found, row, doubled) if said.startswith("pool")] == ["pool steps: 1 frozen, 2 now"]
 
 
 def for_a_gpu(name: str) -> list[str]:
