@@ -36,12 +36,13 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
     take more than 227 KiB of shared memory, or spill much (README)."""
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
-        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, B, B, 1))
+        of_keys = B if dtype == torch.float32 else CHUNK
+        return Blocking((4, 0, B), (4, 0, B, 1), (4, 0, B, 1), (4, 0, B), (4, 0, of_keys, B, 1))
     if dtype == torch.float32:  # products by multiply-adds: all of a slice is in registers
         return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1))
     if D > 128:
-        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 2))
+        return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (8, 128, 64, 64, 3))
+    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (8, 128, 64, 64, 3))
 
 
 def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:

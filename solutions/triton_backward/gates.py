@@ -16,10 +16,28 @@ def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, APART: tl.con
     return found
 
 
+@triton.jit
+def sums_through_states(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, STACKED: tl.constexpr):
+    """of_start and of_end of tokens t, and `through` (gates_kernel), as gradients_kernel has left them. Stacked are two
+    halves of of_start, and all that `through` is the sum of."""
+    if STACKED:
+        of_start = summed(sums_ptr, at, t, C, SLICES, 4 * C) + summed(sums_ptr + C, at, t, C, SLICES, 4 * C)
+        of_end = summed(sums_ptr + 3 * C, at, t, C, SLICES, 4 * C)
+        through = tl.sum(summed(sums_ptr + 2 * C, at, tl.arange(0, C), C, SLICES, 4 * C), axis=0)
+    else:
+        of_start = summed(sums_ptr, at, t, C, SLICES, 2 * C + 4)
+        of_end = summed(sums_ptr + C, at, t, C, SLICES, 2 * C + 4)
+        through = 0.0
+        for part in tl.static_range(SLICES):
+            through += tl.load(sums_ptr + (at * SLICES + part) * (2 * C + 4) + 2 * C)
+    return of_start, of_end, through
+
+
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def gates_kernel(
     g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_walk_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
-    H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr, VALUE_SLICES: tl.constexpr,
+    H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr, STACKED: tl.constexpr,
+    VALUE_SLICES: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk and a head. It adds up what within_kernel found, and for
     each slice gradients_kernel and backward_kernel.
@@ -40,11 +58,9 @@ def gates_kernel(
     to = first * H + h + t * H
     at = slot * H + h
     decay = decay_ptr + at * (8 * C)
-    through = 0.0
-    for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (2 * C + 4) + 2 * C)
-    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 2 * C + 4)
-    of_end = summed(sums_ptr + C, at, t - 1, C, KEY_SLICES, 2 * C + 4)  # of the token before
+    of_start, _, through = sums_through_states(sums_ptr, at, t, C, KEY_SLICES, STACKED)
+    _, of_end, _ = sums_through_states(sums_ptr, at, t - 1, C, KEY_SLICES, STACKED)  # of the token before
+    of_start *= tl.load(decay + t)
     of_end *= tl.load(decay + 2 * C + t - 1, mask=t > 0, other=0.0)
     dg = tl.load(between_ptr + at * C + t) + tl.load(decay + C - 1) * through
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
@@ -72,17 +88,14 @@ def gradients_of_steep_gates(
     q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, dg_ptr, scale, first, count, slot, h,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
+    STACKED: tl.constexpr,
 ):  # fmt: skip
     """Both parts of each decay are formed without the gate."""
     t = tl.arange(0, C)
     row = t < count
     at = first * H + h + t * H
     _, steep = steep_gates(g_ptr, at, row, "linear", C)
-    through = 0.0
-    for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + ((slot * H + h) * KEY_SLICES + part) * (2 * C + 4) + 2 * C)
-    of_start = summed(sums_ptr, slot * H + h, t, C, KEY_SLICES, 2 * C + 4)
-    of_end = summed(sums_ptr + C, slot * H + h, t, C, KEY_SLICES, 2 * C + 4)
+    of_start, of_end, through = sums_through_states(sums_ptr, slot * H + h, t, C, KEY_SLICES, STACKED)
     beta = write_gates(beta_ptr, at, row, HAS_BETA)
     dGamma = gradient_of_decays(
         q_ptr + (first * HQ + h // (H // HQ)) * D, k_ptr + (first * HK + h // (H // HK)) * D,
@@ -109,7 +122,7 @@ def steep_kernel(
     num_seqs, total,
     HQ: tl.constexpr, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr,
     OPERAND: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, KEY_SLICES: tl.constexpr,
-    HEADS: tl.constexpr,
+    STACKED: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """dg of steep gates, for linear gates. A program has a chunk and some heads. Few chunks have such a gate."""
     before, slot = tl.program_id(0) % (H // HEADS) * HEADS, (tl.program_id(0) // (H // HEADS)).to(tl.int64)
@@ -124,5 +137,5 @@ def steep_kernel(
         if tl.max(tl.where(tl.arange(0, HEADS) == n, steep, 0), axis=0) > 0:
             gradients_of_steep_gates(
                 q_ptr, k_ptr, g_ptr, beta_ptr, do_ptr, r_ptr, dv_ptr, sums_ptr, dg_ptr, scale, first,
-                count, slot, before + n, HQ, HK, H, D, HAS_BETA, OPERAND, PRECISION, C, BD, KEY_SLICES,
+                count, slot, before + n, HQ, HK, H, D, HAS_BETA, OPERAND, PRECISION, C, BD, KEY_SLICES, STACKED,
             )  # fmt: skip

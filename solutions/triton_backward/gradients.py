@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from chunks import chunk_of_part, start_of, tokens_of
 from edges import product_with_rest
-from rows import channels_of, scaled, store_channels, there_are, triangle
+from rows import channels_of, scaled, store_channels, there_are, triangle, triangle_of
 
 
 @triton.jit
@@ -91,11 +91,96 @@ def between_tokens(
 
 
 @triton.jit
+def stacked_through(
+    A, other, factor, upper_ptr, lower_ptr, right_ptr, decay_ptr, sums_ptr, first_channel, count,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, HEADS: tl.constexpr,
+    SLICES: tl.constexpr, STAGES: tl.constexpr, ENDS: tl.constexpr,
+):  # fmt: skip
+    """One product of 128 rows per turn, of HEADS heads that share a sum, BV value channels at a time. To A, which is dQ
+    above dK, goes [G; dV] S^T with `factor` and the decay of each row. ENDS: [S; r] dS^T, whose lower half goes to dK,
+    while <S, dS> is on the diagonal of its upper half. Sums for the gates are those of products with `other`."""
+    TURNS: tl.constexpr = (D + BV - 1) // BV
+    u, c = tl.arange(0, 2 * C), tl.arange(0, BK)
+    upper, t = u < C, u % C
+    row = t < count
+    if ENDS:
+        row = tl.where(upper, first_channel + t < D, row)
+    X = tl.zeros([2 * C, BK], dtype=tl.float32)
+    for turn in tl.range(0, HEADS * TURNS, num_stages=STAGES):
+        nth, i = turn // TURNS, turn % TURNS * BV + tl.arange(0, BV)
+        tokens = t * (H * D) + nth * D
+        if ENDS:
+            tokens = tl.where(upper, t * D + nth * (D * D), tokens)
+        left = tl.where(upper, upper_ptr, lower_ptr) + tokens
+        L = tl.load(left[:, None] + i[None, :], mask=row[:, None] & there_are(i, D)[None, :], other=0.0)
+        right = right_ptr + (nth * (D * D) + c[:, None] * D + i[None, :])
+        R = tl.load(right, mask=there_are(first_channel + c, D)[:, None] & there_are(i, D)[None, :], other=0.0)
+        decay = decay_ptr + nth * (8 * C) + t
+        X = tl.dot(L, tl.trans(R), acc=X)
+        if turn % TURNS == TURNS - 1:
+            of_row, of_sum = tl.load(decay + (7 * C if ENDS else 0)) * factor, factor
+            if ENDS:
+                of_sum = tl.where(upper, 1.0, tl.load(decay + 3 * C))
+            A += X * of_row[:, None]
+            tl.store(sums_ptr + nth * (SLICES * 4 * C) + u, tl.sum(X * other, axis=1) * of_sum)
+            X = tl.zeros([2 * C, BK], dtype=tl.float32)
+    return A
+
+
+@triton.jit
+def stacked(
+    A, QK, do_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr, sums_ptr, of_scores_ptr, of_keys_ptr, factor, slot,
+    end, head, heads, first_channel, count, part,
+    H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, HEADS: tl.constexpr,
+    SLICES: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """What both functions above do, for bfloat16: added to A [2 C, BK]. QK is Q above K, of the same channels. A
+    product has 128 rows, for eight warps, and tiles of a turn are so small that loads are ahead of products.
+
+    Between tokens it is W [Q; K], where W = Z + Z^T has the gradients of Q K^T and K K^T. The number of heads is also
+    given as an argument, `heads`.
+
+    Sums: of_start in two halves, that of Q S^T and that of K S^T; what `through` is the sum of; and of_end."""
+    u, c = tl.arange(0, 2 * C), tl.arange(0, BK)
+    upper, t = u < C, u % C
+    at = slot * H + head
+    do_ptr, dv_ptr, r_ptr = do_ptr + head * D, dv_ptr + head * D, r_ptr + head * D
+    S = starts_ptr + at * (D * D) + first_channel * D
+    dS = ends_ptr + (end * H + head) * (D * D) + first_channel * D
+    decay_ptr += at * (8 * C)
+    sums_ptr += (at * SLICES + part) * (4 * C)
+    other = QK.to(tl.float32)
+    A = stacked_through(
+        A, other, tl.where(upper, factor, -1.0), do_ptr, dv_ptr, S, decay_ptr, sums_ptr, first_channel, count, H, D, C,
+        BK, BV, HEADS, SLICES, STAGES, False,
+    )  # fmt: skip
+    other = tl.where(upper[:, None], tl.where(t[:, None] == c[None, :], 1.0, 0.0), other)
+    A = stacked_through(
+        A, other, tl.where(upper, 0.0, 1.0), S, r_ptr, dS, decay_ptr, sums_ptr + 2 * C, first_channel, count, H, D, C,
+        BK, BV, HEADS, SLICES, STAGES, True,
+    )  # fmt: skip
+
+    of_both = tl.where(upper, of_scores_ptr, of_keys_ptr) + at * (C * (C + 8) // 2)
+    places, below = triangle_of(t, u - C, C)  # of columns below 0 none is loaded
+    below &= (u >= C)[None, :]
+    # If the number is known, this loop is unrolled, and then the loops above spill: they use no uniform registers.
+    if HEADS > 1:  # noqa: SIM108  Triton compiles both sides of an expression
+        times = heads
+    else:
+        times = HEADS
+    for turn in tl.range(0, times, num_stages=2 if STAGES > 1 else 1):
+        Z = tl.load(of_both[:, None] + turn * (C * (C + 8) // 2) + places, mask=below, other=0.0)
+        A = tl.dot(Z, QK, acc=A)
+        A = tl.dot(tl.trans(Z), QK, acc=A)
+    return A
+
+
+@triton.jit
 def rests_of_given(
     cu_seqlens_ptr, total, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, n, slot, end, first, count, head, part,
     H: tl.constexpr, D: tl.constexpr, HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr,
     OPERAND: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, SLICES: tl.constexpr,
-    TURNS: tl.constexpr,
+    APART: tl.constexpr,
 ):  # fmt: skip
     """Adds what given states lose as operands to <S, dS> of the first and the last chunk of a sequence."""
     starts = first == start_of(cu_seqlens_ptr, n, total)
@@ -103,7 +188,7 @@ def rests_of_given(
     if starts | ends:
         tl.debug_barrier()
         for h in range(head * GROUP, (head + 1) * GROUP):
-            sums = sums_ptr + ((slot * H + h) * SLICES + part) * TURNS * (2 * C + 4) + 2 * C
+            sums = sums_ptr + ((slot * H + h) * SLICES + part) * APART + 2 * C
             of_start, of_end = (slot * H + h) * (D * D), (end * H + h) * (D * D)
             through = tl.load(sums)
             if HAS_INITIAL and starts:
@@ -118,14 +203,15 @@ def rests_of_given(
             tl.store(sums, through)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places"])
+@triton.jit(do_not_specialize=["num_seqs", "total", "part", "places", "inner"])
 def gradients_kernel(
     q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, initial_ptr, dht_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr,
-    of_scores_ptr, of_keys_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total, part, places, norm_ptr,
+    of_scores_ptr, of_keys_ptr, dq_ptr, dk_ptr, dv_out_ptr, sums_ptr, scale, num_seqs, total, part, places, inner,
+    norm_ptr,
     NORMED: tl.constexpr, HQ: tl.constexpr, HK: tl.constexpr, HV: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
     HAS_INITIAL: tl.constexpr, HAS_DHT: tl.constexpr, K_FIRST: tl.constexpr, OPERAND: tl.constexpr,
     PRECISION: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr,
-    SEGMENT: tl.constexpr, PARTS: tl.constexpr, ALL: tl.constexpr,
+    SEGMENT: tl.constexpr, PARTS: tl.constexpr, ALL: tl.constexpr, STACKED: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk of a part, a key head and a slice of the key channels, and takes the heads that share the
     key head in turn: so dq and dk are sums in one order, and are rounded once."""
@@ -133,6 +219,7 @@ def gradients_kernel(
     OUTER: tl.constexpr = HQ // HK  # GQA: query heads share keys and values, and each has a sum of its own
     INNER: tl.constexpr = GROUP // OUTER
     SLICES: tl.constexpr = (D + BK - 1) // BK
+    APART: tl.constexpr = 4 * C if STACKED else (D + BV - 1) // BV * (2 * C + 4)  # sums of a slice of keys
     of, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     head, at = pair % HK, pair // HK
     part, place = part + at // places, at % places
@@ -156,25 +243,48 @@ def gradients_kernel(
     dv_ptr += first * H * D
     row, norm_at = t < count, first * HQ + t * HQ
     k_at, q_at = k_ptr + t[:, None] * (HK * D) + j[None, :], q_ptr + t[:, None] * (HQ * D) + j[None, :]
-    dK = tl.zeros([C, BK], dtype=tl.float32)
-    for outer in tl.range(0, OUTER, num_stages=1):  # where a head has one turn, its loads would be ahead here: too many
-        dQ = tl.zeros([C, BK], dtype=tl.float32)
-        heads = head * GROUP + outer * INNER
-        dQ, dK = through_states(
-            dQ, dK, k_at, q_at, do_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr, sums_ptr, scale, norm_ptr,
-            norm_at, slot, end, heads, t, j, row, of, NORMED, HQ, H, D, OPERAND, PRECISION, C, BV, INNER, SLICES,
-            STAGES,
-        )  # fmt: skip
-        dQ, dK = between_tokens(
-            dQ, dK, k_at, q_at, of_scores_ptr, of_keys_ptr, slot, heads, t, j, row, HQ, H, D, OPERAND, PRECISION, C,
-            INNER, STAGES,
-        )  # fmt: skip
-        store_channels(dq_ptr + (head * (HQ // HK) + outer) * D, dQ, t, j, row, HQ, D)
-    store_channels(dk_ptr, dK, t, j, row, HK, D)
+    if STACKED:
+        u = tl.arange(0, 2 * C)
+        upper, of_rows = u < C, u % C < count
+        keys = of_rows[:, None] & there_are(j, D)[None, :]
+        A = tl.zeros([2 * C, BK], dtype=tl.float32)
+        for outer in tl.range(0, OUTER, num_stages=1):
+            query = head * OUTER + outer
+            of_both = tl.where(upper, q_ptr + query * D + u % C * (HQ * D), k_ptr + u % C * (HK * D))
+            QK = tl.load(of_both[:, None] + j[None, :], mask=keys, other=0.0)
+            factor = tl.zeros([2 * C], dtype=tl.float32) + scale
+            if NORMED:
+                factor *= tl.load(norm_ptr + first * HQ + u % C * HQ + query, mask=of_rows, other=0.0)
+            A = stacked(
+                A, QK, do_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr, sums_ptr, of_scores_ptr, of_keys_ptr,
+                factor, slot, end, head * GROUP + outer * INNER, inner, of * BK, count, of, H, D, C, BK, BV, INNER,
+                SLICES, STAGES,
+            )  # fmt: skip
+            store_channels(dq_ptr + query * D, A, u % C, j, of_rows & upper, HQ, D)
+            A = tl.where(upper[:, None], 0.0, A)
+        store_channels(dk_ptr, A, u % C, j, of_rows & (u >= C), HK, D)
+    else:
+        dK = tl.zeros([C, BK], dtype=tl.float32)
+        for outer in tl.range(
+            0, OUTER, num_stages=1
+        ):  # where a head has one turn, its loads would be ahead here: too many
+            dQ = tl.zeros([C, BK], dtype=tl.float32)
+            heads = head * GROUP + outer * INNER
+            dQ, dK = through_states(
+                dQ, dK, k_at, q_at, do_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, decay_ptr, sums_ptr, scale, norm_ptr,
+                norm_at, slot, end, heads, t, j, row, of, NORMED, HQ, H, D, OPERAND, PRECISION, C, BV, INNER, SLICES,
+                STAGES,
+            )  # fmt: skip
+            dQ, dK = between_tokens(
+                dQ, dK, k_at, q_at, of_scores_ptr, of_keys_ptr, slot, heads, t, j, row, HQ, H, D, OPERAND, PRECISION, C,
+                INNER, STAGES,
+            )  # fmt: skip
+            store_channels(dq_ptr + (head * (HQ // HK) + outer) * D, dQ, t, j, row, HQ, D)
+        store_channels(dk_ptr, dK, t, j, row, HK, D)
     if tl.float32 != OPERAND and (HAS_INITIAL or HAS_DHT):
         rests_of_given(
             cu_seqlens_ptr, total, initial_ptr, dht_ptr, starts_ptr, ends_ptr, sums_ptr, n, slot, end, first, count,
-            head, of, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK, GROUP, SLICES, (D + BV - 1) // BV,
+            head, of, H, D, HAS_INITIAL, HAS_DHT, K_FIRST, OPERAND, C, BK, GROUP, SLICES, APART,
         )  # fmt: skip
 
 

@@ -182,16 +182,17 @@ def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
     gradients_kernel[(places * many * HK * triton.cdiv(D, BK),)](
         x.q, x.k, x.do, x.cu_seqlens, x.initial_state, x.dht, x.work.r, x.work.dv, x.work.starts, ends,
         x.work.decay, x.work.P, x.work.inverse, x.dq, x.dk, x.dv, x.work.of_gradients, x.scale, x.size.num_seqs,
-        x.size.total, part, places, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV, STAGES=ahead(stages, x.q.device),
-        HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None, K_FIRST=x.k_first, ALL=x.way.all_kept,
-        **parts, **launch(warps, registers), **x.norm, **of_gradients,
+        x.size.total, part, places, x.size.H // HQ, HQ=HQ, HV=x.v.shape[1], BK=BK, BV=BV,
+        STAGES=ahead(stages, x.q.device), HAS_INITIAL=x.initial_state is not None, HAS_DHT=x.dht is not None,
+        K_FIRST=x.k_first, ALL=x.way.all_kept,
+        STACKED=x.size.stacked, **parts, **launch(warps, registers), **x.norm, **of_gradients,
     )  # fmt: skip
 
 
 def of_values_and_gates(x: Call) -> None:
     """What is left once all rounds are done."""
     HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices, "STACKED": x.size.stacked}
     gates_kernel[(slots * H,)](
         x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
         x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
@@ -312,7 +313,7 @@ def backward(
     both = not between and beside(num_seqs, H, total, triton.cdiv(D, of_values))
     size = Problem(
         total, num_seqs, H, D, 0 if both else segment_of(num_seqs, H, total, D, operand), triton.cdiv(D, of_values),
-        triton.cdiv(D, BK) * triton.cdiv(D, BV), both,
+        triton.cdiv(D, BK) * (1 if bf16 else triton.cdiv(D, BV)), bf16, both,
     )  # fmt: skip
     way, work = workspace(size, inputs, dv, operand)
     common = {"HK": k.shape[1], "H": H, "D": D, "C": CHUNK, "OPERAND": tl.bfloat16 if bf16 else tl.float32}

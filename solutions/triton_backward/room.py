@@ -18,7 +18,8 @@ class Problem(NamedTuple):
     D: int
     segment: int  # chunks, or 0
     value_slices: int  # of backward_kernel
-    key_slices: int  # of gradients_kernel, times its turns over value channels
+    key_slices: int  # of gradients_kernel, times its turns over value channels where those have sums of their own
+    stacked: bool  # how gradients_kernel multiplies
     beside: bool  # both walks side by side, if there is room
 
     @property
@@ -78,7 +79,7 @@ def shapes(x: Problem, way: Way) -> dict[str, tuple[int, ...]]:
     of_chunks = dict.fromkeys(("inverse", "P"), (x.slots, x.H, triangle)) | {
         "starts": (x.slots, *states), "decay": (x.slots, x.H, 8, CHUNK), "between": (x.slots, x.H, CHUNK),
         "of_walk": (x.slots, x.H, x.value_slices, CHUNK),
-        "of_gradients": (x.slots, x.H, x.key_slices, 2 * CHUNK + 4),
+        "of_gradients": (x.slots, x.H, x.key_slices, 4 * CHUNK if x.stacked else 2 * CHUNK + 4),
     }  # fmt: skip
     of_segments = dict.fromkeys(("bounds", "moves"), (x.segments, *states)) | {"diagonals": (x.segments, x.H, x.D)}
     if way.aside:

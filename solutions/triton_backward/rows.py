@@ -32,9 +32,15 @@ def store_channels(x_ptr, x, t, d, row, HEADS: tl.constexpr, SIZE: tl.constexpr)
 def triangle(t, C: tl.constexpr):
     """Offsets [C, C] of a lower triangle in C (C + 8) / 2 places, and which elements have one: 8 columns at a time,
     from the first row that they reach. So 16 bytes are moved at a time, and offsets are the same from row to row."""
-    columns = t // 8
-    at = (8 * C - 32 - 32 * columns) * columns + t % 8
-    return t[:, None] * 8 + at[None, :], t[:, None] >= (columns * 8)[None, :]
+    return triangle_of(t, t, C)
+
+
+@triton.jit
+def triangle_of(i, j, C: tl.constexpr):
+    """The same for rows i and columns j."""
+    columns = j // 8
+    at = (8 * C - 32 - 32 * columns) * columns + j % 8
+    return i[:, None] * 8 + at[None, :], i[:, None] >= (columns * 8)[None, :]
 
 
 @triton.jit
