@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-from backward_rows import INSTALL
+from backward_rows import INSTALL, PEERS, FlashQLA
 from prefill_shapes import Row, chosen
 from training_rows import ROWS
 
@@ -76,8 +76,8 @@ def asked_for(rows: Iterable[Row]) -> list[Kernel]:
     JITImpl.__call__ = note
     try:
         for row in rows:
-            for split in (True, False):
-                run_both_passes(row, split)
+            for peer in PEERS:
+                run_both_passes(row, peer)
     finally:
         JITImpl.__call__ = compiling
     slowest = {text: place for place, text in enumerate(SLOWEST)}
@@ -85,24 +85,18 @@ def asked_for(rows: Iterable[Row]) -> list[Kernel]:
     return sorted(found.values(), key=place)
 
 
-def run_both_passes(row: Row, split: bool) -> None:
+def run_both_passes(row: Row, peer: str) -> None:
     """On a CPU, as backward_rows.py calls them. The kernels that are called do nothing."""
-    library = importlib.import_module(CHUNK_MODULE)
     (hk, h), size, total, count = row.heads, row.head_size, sum(row.lengths), len(row.lengths)
-    q, k = (torch.empty(1, total, hk, size, dtype=torch.bfloat16) for _ in range(2))
-    v, do = (torch.empty(1, total, h, size, dtype=torch.bfloat16) for _ in range(2))
-    g, beta = (torch.empty(1, total, h) for _ in range(2))
+    q, k = (torch.empty(total, hk, size, dtype=torch.bfloat16) for _ in range(2))
+    v, do = (torch.empty(total, h, size, dtype=torch.bfloat16) for _ in range(2))
+    g, beta = (torch.empty(total, h) for _ in range(2))
     state, dht = (torch.empty(count, h, size, size) for _ in range(2))
-    context = library.build_cp_context(
-        torch.tensor([0, *row.lengths]).cumsum(0), enable_intra=split, num_v_heads=h, chunk_size=library.CHUNK_SIZE,
-        is_train=True,
-    )  # fmt: skip
-    common = {"initial_state": state, "cu_seqlens": context.cu_seqlens, "state_v_first": True, "cp_context": context,
-              "scale": size**-0.5}  # fmt: skip
-    sums, inverses, *_, kept = library.chunk_gated_delta_rule_fwd(
-        q, k, v, g, beta, enable_fwd_cp_cache=True, is_train=True, **common
-    )
-    library.chunk_gated_delta_rule_bwd(q, k, v, sums, beta, inverses, do, dht=dht, cp_cache=kept, **common)
+    starts = torch.tensor([0, *row.lengths]).cumsum(0)
+    given = {"q": q, "k": k, "v": v, "g": g, "beta": beta, "cu_seqlens": starts, "initial_state": state, "do": do,
+             "dht": dht}  # fmt: skip
+    forward, backward = FlashQLA(peer).passes(given)
+    backward(forward())
 
 
 def compile_apart(kernel: Kernel) -> bool:

@@ -118,26 +118,16 @@ def test_products_of_a_chunk_of_one_token_are_rounded_as_those_of_others() -> No
 
 
 def test_a_figure_counts_where_it_decides_the_budget() -> None:
-    """Codes that are off by one, by chance, are far below what a budget allows anyway. Rounded outputs are not."""
+    """Chance puts a few codes off by one, far below what their budget allows. Errors of rounded outputs set theirs."""
     found = definition("gdn_decode_pool_k_last_fp8_state")
     row = next(line for line in workloads(found) if line.name == "16x32_batch_1")
-    figures_of_it = known(found, row)
-    assert list(drifts(found, row, figures_of_it)) == []
+    frozen = known(found, row)
+    assert list(drifts(found, row, frozen)) == []
     doubled = {
-        output: {
-            # Being off by two steps is never chance.
-            metric: {name: x if metric == "steps" else 2 * x for name, x in by_name.items()}
-            for metric, by_name in metrics.items()
-        }
-        for output, metrics in figures_of_it.items()
+        output: {metric: {name: 2 * x for name, x in by_name.items()} for metric, by_name in metrics.items()}
+        for output, metrics in frozen.items()
     }
-    moved = [said.split()[0] for said in drifts(found, row, doubled)]
-    assert "output" in moved
-    assert "pool" not in moved
-    doubled["pool"]["steps"] = dict.fromkeys(figures_of_it["pool"]["steps"], 0.0)
-    assert not any(said.startswith("pool") for said in drifts(found, row, doubled))
-    doubled["pool"]["steps"] = dict.fromkeys(figures_of_it["pool"]["steps"], 2.0)
-    assert [said for said in drifts(found, row, doubled) if said.startswith("pool")] == ["pool steps: 1 frozen, 2 now"]
+    assert {said.split()[0] for said in drifts(found, row, doubled)} == {"output"}
 
 
 def for_a_gpu(name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The error that a workload allows: twice the largest error of its honest emulators, within floors and limits."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import Literal
 
@@ -76,9 +76,14 @@ def freeze(output: Tensor, figures: Mapping[Metric, Sequence[float]]) -> dict[Me
     that the bias says nothing about the rounding of the output."""
     rounds = max(figures["relative_l2"]) <= OWN_ROUNDING
     known = [m for m in metrics_of(output) if m != "bias" or (m in figures and rounds)]
-    least = floors(output)
-    limits = {m: significant(max(least[m], ALLOWANCE * max(figures[m])), 4) for m in known}
-    return limits | ({"steps": least["steps"]} if "steps" in limits else {})  # never two, whatever emulators do
+    return {m: significant(budget_of(output, m, figures[m]), 4) for m in known}
+
+
+def budget_of(output: Tensor, metric: Metric, figures: Collection[float]) -> float:
+    """The budget for one metric, from the errors of all emulators."""
+    least = floors(output)[metric]
+    # Codes may never be off by two, whatever emulators do.
+    return least if metric == "steps" else max(least, ALLOWANCE * max(figures))
 
 
 @lru_cache(maxsize=4096)  # most budgets equal one of a few floors

@@ -224,7 +224,7 @@ def jsonl(path: Path) -> Iterator[tuple[int, str]]:
     """
     text = read_text(path)
     if _is_over_lines(text):
-        hint = f"python -m json.tool --compact {path.name} joins them"
+        hint = f"jq -c . {path.name} writes each object on one line"
         raise SpecError([Problem(path, OVER_LINES, "line 1", hint)])
     yield from numbered(text)
 

@@ -10,7 +10,7 @@ from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.contract import Emulated
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
-from gdnspec.model.budget import ALLOWANCE, LIMITS, SPACING, Metric, floors, freeze, metrics_of, significant
+from gdnspec.model.budget import LIMITS, SPACING, Metric, budget_of, freeze, metrics_of, significant
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
 from gdnspec.model.workload import Emulators, Workload
@@ -119,13 +119,9 @@ def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, 
 
 
 def drifts(found: Found, workload: Workload, measured: Figures) -> Iterator[str]:
-    """The figures that differ by more than a tenth from the frozen ones, in words.
-
-    A figure that leaves the budget at its floor is not among them: that of codes is a few codes that are off by one, by
-    chance.
-    """
+    """The figures whose budget differs by more than a tenth from the frozen one, in words."""
     frozen_figures = known(found, workload)
-    least = {output.name: floors(output) for output in found.definition.judged}
+    outputs = {output.name: output for output in found.definition.judged}
     for output, metrics in measured.items():
         for metric, now_by_name in metrics.items():
             then_by_name = frozen_figures.get(output, {}).get(metric, {})
@@ -134,11 +130,10 @@ def drifts(found: Found, workload: Workload, measured: Figures) -> Iterator[str]
             if others := then_by_name.keys() ^ now_by_name.keys():
                 yield f"{output} {metric}: emulators {', '.join(sorted(others))} are new or gone"
                 continue
-            before, now = max(then_by_name.values()), max(now_by_name.values())
-            allowance = 1 if metric == "steps" else ALLOWANCE  # no figure makes the budget of steps larger
-            decides = allowance * max(before, now) > least[output][metric]
-            if decides and abs(now - before) > DRIFT * before:
-                yield f"{output} {metric}: {before:.3g} frozen, {now:.3g} now"
+            then, now = then_by_name.values(), now_by_name.values()
+            before, after = (budget_of(outputs[output], metric, errors) for errors in (then, now))
+            if abs(after - before) > DRIFT * before:
+                yield f"{output} {metric}: {max(then):.3g} frozen, {max(now):.3g} now"
 
 
 def _emulators(
