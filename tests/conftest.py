@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ import pytest
 import read_once
 from gdnspec import paths
 from patience import PATIENCE
+
+# A shell that starts this in the background lets it, and all that it starts, ignore Ctrl-C. Tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Until all tests are collected: half of that time went into looking for garbage among what is loaded and stays.
 gc.disable()
