@@ -13,6 +13,10 @@ In a short sequence all chunk sizes make the same chunk, so its scores would be 
 differ there: some have a scale or a norm in a score when they round it. So where u is stored, scores, P and T are
 multiplied before they are rounded, each member by a number of its own, and divided by it afterwards. Vectors that are
 normalised there stay in float32 until they decay.
+
+Scores of two tokens have a border between them: the later one decays from the border, the earlier one up to it. Both
+factors are at most 1, so nothing overflows at any gate, and both products are rounded to bfloat16. Sums are taken in
+float64 and rounded to float32: a float32 sum whose order is nobody's, so that every machine measures the same error.
 """
 
 from collections.abc import Iterator
