@@ -62,14 +62,37 @@ def far_scores(QK, KK, Q, K, G, i, j, C: tl.constexpr):
 
 
 @triton.jit
-def near_scores(QK, KK, Q, K, g, N: tl.constexpr, B: tl.constexpr):
-    """Adds to QK and KK [N, B, B], below the diagonal, what these channels add inside of N blocks of B tokens."""
+def near_scores(QK, KK, Q, K, g, safe, N: tl.constexpr, B: tl.constexpr):
+    """Adds to QK and KK [N, B, B], below the diagonal, what these channels add inside of N blocks of B tokens. In blocks
+    of 2^safe tokens one quotient serves all pairs, if `safe` is not 0.
+    """
     D: tl.constexpr = Q.shape[1]
     gs = tl.reshape(g, [N, B, D])
     Qs, Ks = tl.reshape(Q, [N, B, D]), tl.reshape(K, [N, B, D])
     high, low = two_terms(gs)
-    for level in tl.range(0, 4, num_stages=1):
+    if safe > 0:
+        QK, KK = quotients(QK, KK, Qs, Ks, high, low, safe, N, B)
+    for level in tl.range(safe, 4, num_stages=1):
         QK, KK = small_level(QK, KK, Qs, Ks, high, low, level, N, B)
+    return QK, KK
+
+
+@triton.jit
+def quotients(QK, KK, Q, K, high, low, log_size, N: tl.constexpr, B: tl.constexpr):
+    """Of pairs in blocks of 2^log_size tokens. All are [N, B, ..].
+
+    Their border is in the middle of the block, and exponents are sums of gates from there, with either sign. What a
+    token has with a later one may overflow; nobody looks at it.
+    """
+    i, j = tl.arange(0, B)[None, :, None], tl.arange(0, B)[None, None, :]
+    chosen = tl.broadcast_to(spans(i, j, log_size - 1) * tl.where((i >> (log_size - 1)) % 2 == 1, 1.0, -1.0), [N, B, B])
+    exponent = tl.dot(chosen.to(tl.bfloat16), high, acc=tl.dot(chosen.to(tl.bfloat16), low))
+    factor = tl.exp2(exponent)
+    K_at, Q_at = (K * factor).to(tl.bfloat16), (Q * factor).to(tl.bfloat16)
+    across = tl.permute((K * tl.exp2(-exponent)).to(tl.bfloat16), (0, 2, 1))
+    pair = i >> log_size == j >> log_size
+    QK += tl.where(pair, tl.dot(Q_at, across), 0.0)
+    KK += tl.where(pair, tl.dot(K_at, across), 0.0)
     return QK, KK
 
 

@@ -15,10 +15,10 @@ def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
     done = forked_command.run([str(tmp_path)], os.environ | {"TRITON_INTERPRET": "1"}, script=script)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 17
+    assert len(found) == 23
     for case, errors in found.items():
         assert max(errors) < 6e-3, (case, errors)
     # No quotient is taken where it might overflow: then all ways are one.
     assert found["fast, False, False"] == found["fast, False, True"]
-    for kind in ("slow", "half", "16", "8"):
+    for kind in ("slow", "half", "16", "8", "4", "2"):
         assert found[f"{kind}, False, False"] != found[f"{kind}, False, True"]
