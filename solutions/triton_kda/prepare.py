@@ -44,14 +44,16 @@ def kind_of(g, C: tl.constexpr):
 
     Sums over 2, 4, .. 64 tokens are one product with ones and zeros, a row each: 63 rows.
     """
-    r, t = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
-    size = 1 + (r >= 32).to(tl.int32) + (r >= 48).to(tl.int32) + (r >= 56).to(tl.int32)
-    size += (r >= 60).to(tl.int32) + (r >= 62).to(tl.int32)  # log2 of the tokens
-    group = r - C + (C >> (size - 1))
-    sums = tl.dot((t >> size == group).to(tl.bfloat16), g.to(tl.bfloat16))
-    most = tl.where(size == 6, -64.0, -70.0)
-    found = tl.max(tl.max(tl.where(sums < most, 8 - size, 1), axis=1))
-    return tl.where(found == 7, 0, found)
+    kind = 1
+    if tl.min(g) < -64.0 / C:
+        r, t = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+        size = 1 + (r >= 32).to(tl.int32) + (r >= 48).to(tl.int32) + (r >= 56).to(tl.int32)
+        size += (r >= 60).to(tl.int32) + (r >= 62).to(tl.int32)  # log2 of the tokens
+        group = r - C + (C >> (size - 1))
+        sums = tl.dot((t >> size == group).to(tl.bfloat16), g.to(tl.bfloat16))
+        kind = tl.max(tl.where(sums < tl.where(size == 6, -64.0, -70.0), 8 - size, 1))
+        kind = tl.where(kind == 7, 0, kind)
+    return kind
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total", "lower_bound"])
@@ -86,13 +88,6 @@ def prepare_kernel(
     t = tl.arange(0, C)
     i, j = t[:, None], t[None, :]
     row = t < count
-    beta = tl.zeros([C], dtype=tl.float32)
-    if BETA == "none":
-        beta += tl.where(row, 1.0, 0.0)
-    else:
-        beta += tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
-        if BETA == "sigmoid":
-            beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
     if NORM:
         q_factor, k_factor = factors(q_ptr, k_ptr, row, i, HQ, K_SIZE, BK)
     rate = 0.0
@@ -161,7 +156,15 @@ def prepare_kernel(
     P = tl.where(i > j, QK, tl.where(i == j, own[:, None], 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
-    # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK).
+    # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK). beta is loaded this late because registers for it, in
+    # several layouts, would wait for all of the above.
+    beta = tl.zeros([C], dtype=tl.float32)
+    if BETA == "none":
+        beta += tl.where(row, 1.0, 0.0)
+    else:
+        beta += tl.load(beta_ptr + first * H + h + t * H, mask=row, other=0.0).to(tl.float32)
+        if BETA == "sigmoid":
+            beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
     T = unit_lower_inverse(tl.where(i > j, KK, 0.0) * beta[:, None], C, 2, "ieee") * beta[None, :]
 
     # u = T V and w = T (gamma * K), some channels at a time. w is stored as -w, so that chain_kernel adds it to u.
