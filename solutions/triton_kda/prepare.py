@@ -13,17 +13,18 @@ from scores import far_scores, near_scores, parted_scores
 def gates_of(
     g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE: tl.constexpr, H: tl.constexpr, GATE: tl.constexpr
 ):
-    """Log2 of the decays of the chunk's tokens, some channels; 0 past the end of the sequence."""
+    """Log2 of the decays of some of the chunk's tokens and channels; 0 past the end of the sequence. Tokens i, where
+    they are inside of it, and channels d: tensors that are broadcast."""
     d_in = d < K_SIZE
-    inside = row[:, None] & d_in[None, :]
+    inside = row & d_in
     gates = tl.zeros(inside.shape, dtype=tl.float32)
     if GATE != "none":
-        gates += tl.load(g_ptr + i * (H * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        gates += tl.load(g_ptr + i * (H * K_SIZE) + d, mask=inside, other=0.0).to(tl.float32)
     if GATE == "none" or GATE == "log":
         gates = log2_decay(gates, 0.0, rate, lower_bound, GATE)
     else:
         bias = tl.load(bias_ptr + h * K_SIZE + d, mask=d_in, other=0.0).to(tl.float32)
-        gates = tl.where(row[:, None], log2_decay(gates, bias[None, :], rate, lower_bound, GATE), 0.0)
+        gates = tl.where(row, log2_decay(gates, bias, rate, lower_bound, GATE), 0.0)
     return gates
 
 
@@ -103,7 +104,7 @@ def prepare_kernel(
     kinds = 0  # three bits for each BD channels
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
-        g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
+        g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row[:, None], i, d[None, :], K_SIZE, H, GATE)
         kind = kind_of(g, C) if GUARD else 0
         kinds |= kind << (3 * (d_first // BD))
         if kind == 0 or kind > 4:
@@ -121,39 +122,48 @@ def prepare_kernel(
 
     # A token's query and key have no decay in between: their product stays in float32, for a sequence of one token has
     # no other term.
-    own = tl.zeros([C], dtype=tl.float32)
+    #
     # All channels: their decays from the chunk's start to each token, and from there to its end, with q and k for
-    # chain_kernel; and pairs that are still missing. gamma * K waits in the place of w.
+    # chain_kernel; and pairs that are still missing. gamma * K waits in the place of w. Tiles are [C / 4, 4, BD]: so a
+    # thread has four tokens in a row of its channels, and adds up their gates by itself.
+    own = tl.zeros([C // 4, 4], dtype=tl.float32)
+    i_4 = 4 * tl.arange(0, C // 4)[:, None, None] + tl.arange(0, 4)[None, :, None]
+    row_4 = i_4 < count
+    if NORM:
+        q_factors, k_factors = tl.reshape(q_factor, [C // 4, 4]), tl.reshape(k_factor, [C // 4, 4])
     for d_first in tl.range(0, K_SIZE, BD, num_stages=1):
         d = d_first + tl.arange(0, BD)
         d_in = d < K_SIZE
-        inside = row[:, None] & d_in[None, :]
-        at = i * K_SIZE + d[None, :]
-        K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-        Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
+        d_4, d_in_4 = d[None, None, :], d_in[None, None, :]
+        inside = row_4 & d_in_4
+        at = i_4 * K_SIZE + d_4
+        K_4 = tl.load(k_ptr + i_4 * (HQ * K_SIZE) + d_4, mask=inside, other=0.0).to(tl.float32)
+        Q_4 = tl.load(q_ptr + i_4 * (HQ * K_SIZE) + d_4, mask=inside, other=0.0).to(tl.float32)
         if NORM:
-            K *= k_factor[:, None]
-            Q *= q_factor[:, None]
-        own += tl.sum(Q * K, axis=1)
-        g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row, i, d, K_SIZE, H, GATE)
-        G = tl.cumsum(g, axis=0)
-        whole = tl.sum(g, axis=0)
-        gamma = tl.exp2(G)
-        K_gamma, Q_gamma = (K * gamma).to(tl.bfloat16), (Q * gamma).to(tl.bfloat16)
-        tl.store(w_ptr + at, K_gamma, mask=d_in[None, :])
-        tl.store(from_start_ptr + at, Q_gamma, mask=d_in[None, :])
-        tl.store(to_end_ptr + at, (K * tl.exp2(whole[None, :] - G)).to(tl.bfloat16), mask=d_in[None, :])
+            K_4 *= k_factors[:, :, None]
+            Q_4 *= q_factors[:, :, None]
+        own += tl.sum(Q_4 * K_4, axis=2)
+        g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row_4, i_4, d_4, K_SIZE, H, GATE)
+        of_four = tl.sum(g, axis=1)
+        before = tl.cumsum(of_four, axis=0) - of_four
+        G_4 = tl.cumsum(g, axis=1) + before[:, None, :]
+        whole = tl.sum(of_four, axis=0)
+        gamma = tl.exp2(G_4)
+        K_gamma, Q_gamma = (K_4 * gamma).to(tl.bfloat16), (Q_4 * gamma).to(tl.bfloat16)
+        tl.store(w_ptr + at, K_gamma, mask=d_in_4)
+        tl.store(from_start_ptr + at, Q_gamma, mask=d_in_4)
+        tl.store(to_end_ptr + at, (K_4 * tl.exp2(whole[None, None, :] - G_4)).to(tl.bfloat16), mask=d_in_4)
         tl.store(fall_ptr + d, tl.exp2(whole), mask=d_in)
         kind = (kinds >> (3 * (d_first // BD))) & 7
         if kind == 1:
-            back = tl.trans((K * tl.exp2(-G)).to(tl.bfloat16))
-            QK = tl.dot(Q_gamma, back, acc=QK)
-            KK = tl.dot(K_gamma, back, acc=KK)
+            back = tl.trans(tl.reshape((K_4 * tl.exp2(-G_4)).to(tl.bfloat16), [C, BD]))
+            QK = tl.dot(tl.reshape(Q_gamma, [C, BD]), back, acc=QK)
+            KK = tl.dot(tl.reshape(K_gamma, [C, BD]), back, acc=KK)
         elif kind > 1 and kind < 5:
-            QK, KK = parted_scores(QK, KK, Q, K, G, i, 1 << (kind - 2), C)
+            QK, KK = parted_scores(QK, KK, tl.reshape(Q_4, [C, BD]), tl.reshape(K_4, [C, BD]), tl.reshape(G_4, [C, BD]), i, 1 << (kind - 2), C)
         else:
-            QK, KK = far_scores(QK, KK, Q, K, G, i, j, C)
-    P = tl.where(i > j, QK, tl.where(i == j, own[:, None], 0.0))
+            QK, KK = far_scores(QK, KK, tl.reshape(Q_4, [C, BD]), tl.reshape(K_4, [C, BD]), tl.reshape(G_4, [C, BD]), i, j, C)
+    P = tl.where(i > j, QK, tl.where(i == j, tl.reshape(own, [C])[:, None], 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 
     # T = (I + A)^-1 diag(beta), A = strict_lower(diag(beta) KK). beta is loaded this late because registers for it, in
