@@ -29,6 +29,13 @@ def gates_of(
 
 
 @triton.jit
+def ask_for(x_ptr, t, STRIDE: tl.constexpr, SIZE: tl.constexpr, LINES: tl.constexpr):
+    """Asks for rows t of a matrix, LINES of 64 bytes each, so that they are in the L2 cache when they are loaded."""
+    at = t[:, None] * STRIDE + tl.minimum(tl.arange(0, LINES) * 32, SIZE - 1)[None, :]
+    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [x_ptr + at], tl.int32, False, 1)
+
+
+@triton.jit
 def factors(q_ptr, k_ptr, row, i, HQ: tl.constexpr, K_SIZE: tl.constexpr, BK: tl.constexpr):
     """1 / sqrt(|x|^2 + 1e-6) of the chunk's queries and keys."""
     d = tl.arange(0, BK)[None, :]
@@ -41,17 +48,16 @@ def factors(q_ptr, k_ptr, row, i, HQ: tl.constexpr, K_SIZE: tl.constexpr, BK: tl
 @triton.jit
 def kind_of(g, C: tl.constexpr):
     """How much these channels of a chunk decay: 1 where by no more than 2^-64 over all of it, n where by no more than
-    2^-70 over 2^(7 - n) tokens, from 32 down to 2, and 0 where by more. Up to 0.4% in the exponents.
-
-    Sums over 2, 4, .. 64 tokens are one product with ones and zeros, a row each: 63 rows.
+    2^-70 over 2^(7 - n) tokens, from 32 down to 2, and 0 where by more; the exponents are 0.4% off at most.
     """
     kind = 1
     if tl.min(g) < -64.0 / C:
+        # Sums over 2, 4, .. 64 tokens are one product with ones and zeros: 63 rows, those of 2 first.
         r, t = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
         size = 1 + (r >= 32).to(tl.int32) + (r >= 48).to(tl.int32) + (r >= 56).to(tl.int32)
         size += (r >= 60).to(tl.int32) + (r >= 62).to(tl.int32)  # log2 of the tokens
-        group = r - C + (C >> (size - 1))
-        sums = tl.dot((t >> size == group).to(tl.bfloat16), g.to(tl.bfloat16))
+        which = r - C + (C >> (size - 1))
+        sums = tl.dot((t >> size == which).to(tl.bfloat16), g.to(tl.bfloat16))
         kind = tl.max(tl.where(sums < tl.where(size == 6, -64.0, -70.0), 8 - size, 1))
         kind = tl.where(kind == 7, 0, kind)
     return kind
@@ -62,7 +68,7 @@ def prepare_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, lower_bound, cu_seqlens_ptr,
     u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, GATE: tl.constexpr,
-    BETA: tl.constexpr, NORM: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+    BETA: tl.constexpr, NORM: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535. The heads of one chunk run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
@@ -84,6 +90,12 @@ def prepare_kernel(
     to_end_ptr += (slot * H + h) * (C * K_SIZE)
     P_ptr += (slot * H + h) * (C * C)
     fall_ptr += (slot * H + h) * K_SIZE
+
+    if AHEAD:
+        there = tl.minimum(tl.arange(0, C), count - 1)
+        ask_for(k_ptr, there, HQ * K_SIZE, K_SIZE, BK // 32)
+        ask_for(q_ptr, there, HQ * K_SIZE, K_SIZE, BK // 32)
+        ask_for(v_ptr, there, H * V_SIZE, V_SIZE, BK // 32)
 
     # Rows past the end of the sequence are tokens that do nothing: alpha = 1, beta = 0, and zeros.
     t = tl.arange(0, C)
@@ -107,11 +119,11 @@ def prepare_kernel(
         g = gates_of(g_ptr, bias_ptr, rate, lower_bound, h, row[:, None], i, d[None, :], K_SIZE, H, GATE)
         kind = kind_of(g, C) if GUARD else 0
         kinds |= kind << (3 * (d_first // BD))
-        if kind == 0 or kind > 4:
+        if kind == 0 or kind >= 5:
             inside = row[:, None] & (d < K_SIZE)[None, :]
             K = tl.load(k_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
             Q = tl.load(q_ptr + i * (HQ * K_SIZE) + d[None, :], mask=inside, other=0.0).to(tl.float32)
-            safe = tl.where(kind == 0, 0, 8 - kind)
+            safe = tl.where(kind == 0, 0, 8 - kind)  # blocks of 8 or 4 tokens
             QK_near, KK_near = near_scores(QK_near, KK_near, Q, K, g, safe, N, B)
     near = (i // B == j // B) & (i > j)
     QK = tl.where(near, across(QK_near, N, B), 0.0)
@@ -120,8 +132,8 @@ def prepare_kernel(
         QK *= q_factor[:, None] * k_factor[None, :]
         KK *= k_factor[:, None] * k_factor[None, :]
 
-    # A token's query and key have no decay in between: their product stays in float32, for a sequence of one token has
-    # no other term.
+    # A token's query and key have no decay in between: their product, `own`, stays in float32, for a sequence of one
+    # token has no other term.
     #
     # All channels: their decays from the chunk's start to each token, and from there to its end, with q and k for
     # chain_kernel; and pairs that are still missing. gamma * K waits in the place of w. Tiles are [C / 4, 4, BD]: so a
@@ -159,10 +171,12 @@ def prepare_kernel(
             back = tl.trans(tl.reshape((K_4 * tl.exp2(-G_4)).to(tl.bfloat16), [C, BD]))
             QK = tl.dot(tl.reshape(Q_gamma, [C, BD]), back, acc=QK)
             KK = tl.dot(tl.reshape(K_gamma, [C, BD]), back, acc=KK)
-        elif kind > 1 and kind < 5:
-            QK, KK = parted_scores(QK, KK, tl.reshape(Q_4, [C, BD]), tl.reshape(K_4, [C, BD]), tl.reshape(G_4, [C, BD]), i, 1 << (kind - 2), C)
         else:
-            QK, KK = far_scores(QK, KK, tl.reshape(Q_4, [C, BD]), tl.reshape(K_4, [C, BD]), tl.reshape(G_4, [C, BD]), i, j, C)
+            Q, K, G = tl.reshape(Q_4, [C, BD]), tl.reshape(K_4, [C, BD]), tl.reshape(G_4, [C, BD])
+            if kind > 1 and kind < 5:
+                QK, KK = parted_scores(QK, KK, Q, K, G, i, 1 << (kind - 2), C)
+            else:
+                QK, KK = far_scores(QK, KK, Q, K, G, i, j, C)
     P = tl.where(i > j, QK, tl.where(i == j, tl.reshape(own, [C])[:, None], 0.0))
     tl.store(P_ptr + i * C + j, P.to(tl.bfloat16))
 

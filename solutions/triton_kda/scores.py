@@ -5,11 +5,12 @@ exp(G_i) and k_j by exp(-G_j), G the sum from the chunk's start; exp(-G_j) overf
 is between the two tokens, the later one decays from it on, the earlier one up to it. Both are factors of at most 1, and
 what underflows is less than 2^-126 of its term.
 
-parted_scores: channels that decay by no more than 2^-62 over 4, 8, 16 or 32 tokens. So many before and behind a border
-are a part of the chunk, in which a quotient is safe.
+parted_scores: channels that decay by no more than 2^-70 over 8, 16 or 32 tokens. So many before and behind a border are
+a part of the chunk, in which a quotient is safe.
 far_scores: the others, pairs in different blocks of 16 tokens. The border is in the middle of the chunk, or of a half.
 near_scores: the others, pairs in one block. Blocks of 2 s tokens, s = 1, 2, 4, 8, have their border in the middle, and
-each pair meets in exactly one of them.
+each pair meets in exactly one of them. Where channels decay by no more than 2^-70 over 2 or 4 tokens, one quotient
+serves all pairs in blocks of twice as many.
 """
 
 import triton
@@ -22,7 +23,7 @@ def parted_scores(QK, KK, Q, K, G, i, parts, C: tl.constexpr):
     """Adds to QK and KK [C, C] what these channels add to all pairs, by parts of the chunk, a power of two of them.
 
     Later tokens are those of a part, and earlier ones all up to its end, with the border in the middle of the part. On
-    the other side of it a factor is a quotient, 2^62 at most. What a token has with a later one may overflow; nobody
+    the other side of it a factor is a quotient, 2^70 at most. What a token has with a later one may overflow; nobody
     looks at it.
     """
     size = C // parts
