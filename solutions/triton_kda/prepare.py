@@ -68,7 +68,8 @@ def prepare_kernel(
     q_ptr, k_ptr, v_ptr, g_ptr, beta_ptr, rate_ptr, bias_ptr, lower_bound, cu_seqlens_ptr,
     u_ptr, w_ptr, from_start_ptr, to_end_ptr, P_ptr, fall_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, K_SIZE: tl.constexpr, V_SIZE: tl.constexpr, GATE: tl.constexpr,
-    BETA: tl.constexpr, NORM: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr, AHEAD: tl.constexpr,
+    BETA: tl.constexpr, NORM: tl.constexpr, GUARD: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BD: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):  # fmt: skip
     # A grid of one dimension: the others end at 65,535. The heads of one chunk run side by side.
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)

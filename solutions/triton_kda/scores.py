@@ -64,8 +64,9 @@ def far_scores(QK, KK, Q, K, G, i, j, C: tl.constexpr):
 
 @triton.jit
 def near_scores(QK, KK, Q, K, g, safe, N: tl.constexpr, B: tl.constexpr):
-    """Adds to QK and KK [N, B, B], below the diagonal, what these channels add inside of N blocks of B tokens. In blocks
-    of 2^safe tokens one quotient serves all pairs, if `safe` is not 0.
+    """Adds to QK and KK [N, B, B], below the diagonal, what these channels add inside of N blocks of B tokens.
+
+    In blocks of 2^safe tokens one quotient serves all pairs, if `safe` is not 0.
     """
     D: tl.constexpr = Q.shape[1]
     gs = tl.reshape(g, [N, B, D])
