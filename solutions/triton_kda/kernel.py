@@ -124,8 +124,8 @@ def prefill(
             q, k, v, g, beta, A_log, dt_bias, bound, cu_seqlens,
             output, w, from_start, to_end, P, fall, num_seqs, total,
             HQ=HQ, GATE=gate, BETA="none" if beta is None else "raw" if raw is None else "sigmoid",
-            NORM=raw is not None and raw.normalise, GUARD=cut.guard, BD=cut.BD, num_warps=cut.prepare_warps, **cap,
-            **common,
+            NORM=raw is not None and raw.normalise, GUARD=cut.guard, BD=cut.BD, AHEAD=not INTERPRETED,
+            num_warps=cut.prepare_warps, **cap, **common,
         )  # fmt: skip
     states = {"HAS_INITIAL": initial_state is not None, "K_FIRST": k_first, "SEGMENT": cut.segment}
     segments = triton.cdiv(total, CHUNK * cut.segment) + num_seqs - 1 if cut.segment else 0

@@ -20,6 +20,8 @@ KINDS = {
     "half": torch.full((D,), 2.0),  # one serves a chunk with its border in the middle, 32 tokens before and behind it
     "16": torch.full((D,), 3.3),  # so many before and behind a border
     "8": torch.full((D,), 6.5),
+    "4": torch.full((D,), 12.0),  # one serves each block of 8 tokens
+    "2": torch.full((D,), 20.0),
     "fast": torch.logspace(-3, 2, D),  # none: channels that never forget beside some that forget at once
 }
 
