@@ -30,7 +30,7 @@ void with_tile(int64_t pairs, F f) {
     f(RowTile<E, D, 32, 4, 4, true>{});
   } else {
     if constexpr (D == 128 && kHalves) {
-      if (many || within(240, pairs, 256) || within(64, pairs, 128)) return f(RowTile<E, D, 8, 8, 4, true>{});
+      if (many || within(240, pairs, 256) || within(64, pairs, 96)) return f(RowTile<E, D, 8, 8, 4, true>{});
     } else if constexpr (D == 128) {
       if (within(160, pairs, 256)) return f(RowTile<E, D, 16, 2, 4, true>{});
     }

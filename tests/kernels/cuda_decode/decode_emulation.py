@@ -26,7 +26,7 @@ CASES = (
     (128, True, POOLED, True, MANY - 1), (128, True, POOLED, True, MANY),
 )  # fmt: skip
 # Bfloat16 states, kind, pairs below and at each threshold.
-EDGES = [(False, DENSE, (159, 160, 256, 257)), (True, DENSE, (63, 64, 128, 129, 239, 240, 256, 257, MANY - 1, MANY)),
+EDGES = [(False, DENSE, (159, 160, 256, 257)), (True, DENSE, (63, 64, 96, 97, 239, 240, 256, 257, MANY - 1, MANY)),
          (False, POOLED, (MANY - 1, MANY)), (True, POOLED, (MANY - 1, MANY))]  # fmt: skip
 ROWS, KEY_HEADS, GROUP, SLOTS, GAP = 5, 1, 2, 8, 64
 READ, WRITE = [4, -1, 2, 5, SLOTS], [4, -1, 0, -1, 3]  # rows in place, skipped, moved, not written, out of the pool

@@ -22,7 +22,7 @@ right = partial(emulated_decode.right, state_error=3e-7)
 # Lanes in a row, loads a thread, warps a block; from which pairs on.
 TILES = {
     ("dense", False): {0: [16, 4, 4], 160: [16, 2, 4], 257: [16, 4, 4]},
-    ("dense", True): {0: [16, 4, 4], 64: [8, 8, 4], 129: [16, 4, 4], 240: [8, 8, 4], 257: [16, 4, 4], 1024: [8, 8, 4]},
+    ("dense", True): {0: [16, 4, 4], 64: [8, 8, 4], 97: [16, 4, 4], 240: [8, 8, 4], 257: [16, 4, 4], 1024: [8, 8, 4]},
     ("pool", False): {0: [32, 4, 4], 1024: [16, 4, 4]},
     ("pool", True): {0: [8, 8, 4], 1024: [8, 8, 2]},
 }
