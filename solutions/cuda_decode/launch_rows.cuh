@@ -8,10 +8,10 @@ namespace {
 
 constexpr bool within(int64_t low, int64_t pairs, int64_t high) { return low <= pairs && pairs <= high; }
 
-// Calls `f` with the tile for `pairs` of a row and a value head. The first tile of a kind of states serves all calls, but for
-// head size 128 where another was faster on an H200 by more than the noise, and slower nowhere: in float32 pools 16 lanes need
-// fewer shuffles, in bfloat16 pools blocks of two warps are evener; elsewhere only the clock tells. The choice changes no bit,
-// because all tiles add in the same order (`Rows::sum`).
+// Calls `f` with the tile for `pairs` of a row and a value head. The last tile of a kind of states serves all calls, but for
+// those at head size 128 where another was faster on an H200, and on no row slower by more than the noise. In float32 pools 16
+// lanes need fewer shuffles, and in bfloat16 pools blocks of two warps are evener. Elsewhere only the clock told. The choice
+// changes no bit, because all tiles add in the same order (`Rows::sum`).
 template <class E, int D, Slots slots, class F>
 void with_tile(int64_t pairs, F f) {
   [[maybe_unused]] constexpr bool kHalves = sizeof(E) == 2;
