@@ -19,6 +19,7 @@ BOUND = -5.0  # of gate B
 CASES = (
     (64, False, DENSE, None, True), (128, True, DENSE, BOUND, False), (128, False, POOLED, None, True),
     (128, True, POOLED, BOUND, True), (64, False, PACKED, BOUND, True), (128, True, PACKED, None, True),
+    (64, True, POOLED, None, False), (256, True, DENSE, None, True),
 )  # fmt: skip
 ROWS, KEY_HEADS, GROUP, SLOTS = 3, 1, 2, 6
 POINTER, LONG, INT, FLOAT, BOOL = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int, ctypes.c_float, ctypes.c_bool

@@ -27,7 +27,7 @@ def emulated(folder: Path, meeting: str = "__syncthreads();") -> list[dict[str, 
 
 def test_every_kernel_computes_the_rule(tmp_path: Path) -> None:
     found = emulated(tmp_path)
-    assert len(found) == 6
+    assert len(found) == 8
     assert all(right(one) for one in found), found
 
 
