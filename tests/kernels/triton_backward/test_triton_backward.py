@@ -23,7 +23,7 @@ from gdnspec.build.resources import triton_resources  # noqa: E402
 FOLDER = ROOT / "solutions/triton_backward"
 HERE = Path(__file__).parent
 KERNELS = ["prepare", "forward", "backward", "within", "gradients", "gates", "shared", "steep"]
-BESIDE = ["prepare", "backward", "forward", "forward", "within", "gradients", "backward", *KERNELS[5:]]
+BESIDE = ["prepare", "backward", "forward", "forward", "within", "gradients", *KERNELS[5:]]
 IN_SEGMENTS = ["prepare", *["backward"] * 2, "forward", *["scan"] * 2, "forward", "backward", *KERNELS[3:]]
 BF16 = torch.bfloat16
 Arguments = dict[str, Any]
