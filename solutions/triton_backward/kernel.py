@@ -11,12 +11,13 @@ makes an error r and writes U = diag(beta) r:
 With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta) N)^-1:
 
     x = M^T (P^T G + diag(Gamma_C,:) K dS^T)             dv = diag(beta) x            dbeta_i = x_i . r_i
+    dv = E^T diag(beta) (P^T G + diag(Gamma_C,:) K dS^T)
     dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dv)^T K
     dP = lower(G U^T)        dA = -strict_lower(dv U^T)                               (of A = diag(beta) N, times beta)
     dq = diag(gamma) G S + (dP * Gamma) K
     dk = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dv S + diag(Gamma_C,:) U dS     B = dA * Gamma
 
-prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
+prepare_kernel (prepare.py) makes E and P diag(beta), of all chunks at once. forward_kernel (walks.py) walks the chunks
 for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
 scan_kernel (scan.py) goes, or both at once, from either end (side_by_side, lanes.py). within_kernel (within.py) and
 gradients_kernel (gradients.py) take many chunks at once again: the first has what passes between tokens, the second dq

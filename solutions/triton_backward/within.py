@@ -4,25 +4,25 @@ import triton
 import triton.language as tl
 from chunks import chunk_of_part
 from decays import decays_between, gates_between_tokens
-from rows import channels_of, scaled, scores_of, store_channels, triangle
+from rows import LEAST, channels_of, scaled, scores_of, store_channels, triangle
 
 
 @triton.jit
-def write_gates_too(dA, dv_ptr, decay_ptr, of_beta_ptr, t, row, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr):
-    """dbeta, the sum of x . r, from the diagonal of dV U^T: so far dV is b x. Where b, which is never 0, is not beta,
-    beta takes its place, before gradients_kernel reads dV; and in dA, which is returned."""
-    of_x = tl.sum(tl.where(t[:, None] == t[None, :], dA, 0.0), axis=1)
-    tl.store(of_beta_ptr + t, of_x * tl.load(decay_ptr + 6 * C + t))
-    other = tl.load(decay_ptr + C + t) != tl.load(decay_ptr + 3 * C + t)
+def small_write_gates(P, dA, dv_ptr, decay_ptr, t, row, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr):
+    """P and dV have the factor b so far (prepare.py), which is never 0. Where that is not beta, beta takes its place,
+    before gradients_kernel reads dV. Returned are P, and dV U^T."""
+    beta = tl.load(decay_ptr + 3 * C + t)
+    other = row & (tl.abs(beta) < LEAST)
     if tl.max(other.to(tl.int32), axis=0) > 0:
-        ratio = tl.load(decay_ptr + 3 * C + t) * tl.load(decay_ptr + 6 * C + t)
+        ratio = tl.where(other, beta * tl.load(decay_ptr + 6 * C + t), 1.0)
+        P = (P.to(tl.float32) * ratio[None, :]).to(P.dtype)
         dA *= ratio[:, None]
         for d_first in tl.range(0, D, 16, num_stages=1):  # few at a time: it is seldom done, and takes registers
             d = d_first + tl.arange(0, 16)
             dV = channels_of(dv_ptr, t, d, row, H, D).to(tl.float32) * ratio[:, None]
             tl.debug_barrier()  # all of it is read
             store_channels(dv_ptr, dV, t, d, row & other, H, D)
-    return dA
+    return P, dA
 
 
 @triton.jit
@@ -39,13 +39,13 @@ def of_scores_and_keys(
     # dP = G U^T and dA = -strict_lower(dV U^T), U = diag(beta) r: the right operand is r, the factor comes afterwards.
     dP = scores_of(do_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
     dA = scores_of(dv_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
-    if OF_BETA:
-        dA = write_gates_too(dA, dv_ptr, decay_ptr, of_beta_ptr, t, row, H, D, C)
+    if OF_BETA:  # the sum of b x . r (gates.py)
+        tl.store(of_beta_ptr + t, tl.sum(tl.where(t[:, None] == t[None, :], dA, 0.0), axis=1))
+    P, dA = small_write_gates(P, dA, dv_ptr, decay_ptr, t, row, H, D, C)
     Gamma = decays_between(dP, tl.load(decay_ptr + 4 * C + t), tl.load(decay_ptr + 5 * C + t))
     beta = tl.load(decay_ptr + 3 * C + t)
-    dP *= beta[None, :]
     between = P.to(tl.float32) * dP  # of both decays in P and in A, Gamma times its gradient
-    dP = scaled(dP * Gamma, scale, norm_ptr, norm_at, row, NORMED)
+    dP = scaled(dP * beta[None, :] * Gamma, scale, norm_ptr, norm_at, row, NORMED)
     tl.debug_barrier()  # all of P is read
     tl.store(of_scores_ptr + places, tl.where(t[:, None] >= t[None, :], dP, 0.0).to(OPERAND), mask=below)
     # A has a factor beta, which is in dV: so dA is symmetric in what it does to keys.
