@@ -180,7 +180,8 @@ def pool_smoke() -> Iterator[Line]:
 
 
 def pool_conformance() -> Iterator[Line]:
-    for i, regime in enumerate(("hard_reset", "deep_sums", "long_memory", "large_initial_state", "one_large_state")):
+    regimes = ("hard_reset", "deep_sums", "long_memory", "large_initial_state", "one_large_state", "large_steps")
+    for i, regime in enumerate(regimes):
         rows = (in_place, moved)[i % 2](regime, 5, 12)
         yield pool(f"regime_{regime}", SMALL_128, regime, 12, rows, covers=f"the regime {regime}")
     rows = moved("bounds", 5, 12)
@@ -313,7 +314,7 @@ DECODE_SMOKE_FEW = of_names(decode_smoke, ("batch_5", "bounded", "strided_inputs
 # What rounding a state to bfloat16 may meet; other rows ask the same of both types.
 OF_BF16 = (
     "regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "bounded_lower_bound",
-    "bounded_one_large_state", "as_they_are", "head_size_120", "strided_inputs_odd",
+    "bounded_one_large_state", "as_they_are", "head_size_120", "strided_inputs_odd", "regime_large_steps",
 )  # fmt: skip
 DECODE_BF16 = {"smoke": DECODE_SMOKE_FEW, "conformance": of_names(decode_conformance, OF_BF16)}
 PACKED = {
@@ -329,15 +330,15 @@ PACKED = {
 }  # fmt: skip
 PACKED_BF16 = {
     "smoke": packed(DECODE_SMOKE_FEW),
-    "conformance": packed(of_names(decode_conformance, (*OF_BF16, "regime_large_steps"))),
+    "conformance": packed(of_names(decode_conformance, OF_BF16)),
 }
 POOL = {"smoke": pool_smoke, "conformance": pool_conformance}
 POOL_BF16 = {
     "smoke": of_names(pool_smoke, ("in_place", "bounded", "skips", "strided", "strided_inputs")),
     "conformance": of_names(
         pool_conformance,
-        ("regime_hard_reset", "regime_long_memory", "bounded_lower_bound", "shared", "all_skipped",
-         "strided_inputs_odd"),
+        ("regime_hard_reset", "regime_long_memory", "regime_large_steps", "bounded_lower_bound", "shared",
+         "all_skipped", "strided_inputs_odd"),
     ),
 }  # fmt: skip
 CHECKPOINTS = {"smoke": checkpoints_smoke, "conformance": checkpoints_conformance}

@@ -18,7 +18,8 @@ def decode(
     group = H * K // key_dim
     weight = conv_weight.float()
     bias = torch.zeros(C) if conv_bias is None else conv_bias.float()
-    alpha = torch.exp(-A_log.exp() * torch.nn.functional.softplus(a.float() + dt_bias.float(), threshold=100))
+    step = a.float() + dt_bias.float()
+    alpha = torch.exp(-A_log.exp() * torch.logaddexp(step, torch.zeros_like(step)))
     beta, gate = torch.sigmoid(b.float()), silu(z.float()).unflatten(1, (H, V))
     output = torch.zeros_like(z)
     for n, slot in enumerate(state_slots.tolist()):

@@ -1,0 +1,28 @@
+"""A float32 exponential overflows from 88.73 on, and torch's softplus takes one up to its threshold. A kernel with a
+threshold of 100 is wrong in between, so some row of each definition with raw gates has steps there."""
+
+import pytest
+import torch
+from gdnspec.catalog.definitions import definitions
+from gdnspec.catalog.workloads import workloads
+from gdnspec.check.content import Content
+from gdnspec.inputs.materialise import materialise
+
+RAW = {"a", "A_log", "dt_bias"}  # where a projection inside of an operator makes `a`, a step is nobody's input
+WITH_RAW_GATES = [found for found in definitions().values() if {x.name for x in found.definition.inputs} >= RAW]
+
+
+def test_both_families_have_raw_gates() -> None:
+    assert {found.family.name for found in WITH_RAW_GATES} == {"gdn", "kda"}
+
+
+@pytest.mark.parametrize("found", WITH_RAW_GATES, ids=lambda found: found.definition.name)
+def test_a_row_has_steps_between_89_and_100(found) -> None:
+    (large,) = [line for line in workloads(found) if line.name in ("large_steps", "regime_large_steps")]
+    given = Content.of(materialise(found, large), "cpu").tensors
+    step = given["a"].double() + given["dt_bias"].double()
+    rate = given["A_log"].double().exp()[(...,) + (None,) * (given["dt_bias"].dim() - 1)]
+    alpha = torch.exp(-rate * torch.nn.functional.softplus(step))
+    seen = alpha > 1e-3  # below, an alpha of 0 is hardly another one
+    assert (seen & (step > 89) & (step < 99.5)).any()
+    assert (seen & (step > 100)).any()
