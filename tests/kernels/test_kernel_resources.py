@@ -11,14 +11,11 @@ pytest.importorskip("triton")
 pytest.importorskip("tvm_ffi")
 
 from gdnspec.build.resources import KernelResources, cuda_resources, parse_ptxas, triton_resources  # noqa: E402
+from meta_tensors import meta  # noqa: E402
 
 SOLUTIONS = ROOT / "solutions"
 HEAD_SIZES = (64, 120, 128)
 HEADS = (16, 16, 32)  # query, key, value
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def prefill_arguments(D: int, N: int = 3, T: int = 1000) -> dict[str, object]:

@@ -26,7 +26,7 @@ def conv_gates_smoke() -> Iterator[Line]:
     large = convolution(
         "large_steps", GROUPS, (30, 11), "-+", regime="large_steps", covers="gates whose exponentials overflow"
     )
-    yield large | {"seed": 2}  # that of the name reaches 47, whose exponential is a float32
+    yield large | {"seed": 2}  # with the seed of its name steps end at 47, and exp(47) is finite
 
 
 def conv_gates_conformance() -> Iterator[Line]:

@@ -42,7 +42,7 @@ def core_decode_conformance() -> Iterator[Line]:
     yield layer_rows("tiny_keys", GROUPS_128, 5, regime="tiny_keys", omit=["conv_bias"],
                      covers="the epsilon of the L2 norm stands inside of the root")  # fmt: skip
     large = layer_rows("large_steps", GROUPS_128, 6, regime="large_steps", covers="gates whose exponential overflows")
-    yield large | {"seed": 2}  # that of the name reaches 68, whose exponential is a float32
+    yield large | {"seed": 2}  # with the seed of its name steps end at 68, and exp(68) is finite
     yield layer_rows("reset_large_state", SMALL, 4, regime="reset_large_state", covers="resets of states of 1e9")
     yield layer_rows("one_row", SMALL_128, 1, covers="batch 1")
     yield layer_rows("batch_65", SMALL, 65, omit=["conv_bias"], covers="more rows than a block of them")

@@ -311,7 +311,8 @@ PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}
 RAW = {"smoke": raw_smoke, "conformance": raw_conformance}
 DECODE = {"smoke": decode_smoke, "conformance": decode_conformance}
 DECODE_SMOKE_FEW = of_names(decode_smoke, ("batch_5", "bounded", "strided_inputs"))
-# What rounding a state to bfloat16 may meet; other rows ask the same of both types.
+# What rounding a state to bfloat16 may meet, and steps whose exponential overflows; other rows ask the same of both
+# types.
 OF_BF16 = (
     "regime_hard_reset", "regime_long_memory", "regime_large_initial_state", "bounded_lower_bound",
     "bounded_one_large_state", "as_they_are", "head_size_120", "strided_inputs_odd", "regime_large_steps",

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from gdnspec.build.resources import triton_resources  # noqa: E402
+from meta_tensors import meta  # noqa: E402
 
 
 def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
@@ -26,10 +27,6 @@ def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
     assert found["fast, False, False"] == found["fast, False, True"]
     for kind in ("slow", "half", "16", "8", "4", "2"):
         assert found[f"{kind}, False, False"] != found[f"{kind}, False, True"]
-
-
-def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 @pytest.mark.slow
@@ -48,7 +45,7 @@ def test_two_blocks_of_prefill_fit_on_a_multiprocessor() -> None:
         prepare, *others = sorted(kernels, key=lambda x: x.name != "prepare_kernel")
         assert prepare.name == "prepare_kernel"
         assert prepare.shared_bytes <= 113 * 1024
-        assert prepare.spill_stores + prepare.spill_loads < 700  # as the README says; the walks spill nothing
+        assert prepare.spill_stores + prepare.spill_loads < 700  # the log says what spills: it may not grow unseen
         assert others
         assert all(x.spill_stores == x.spill_loads == 0 for x in others)
         assert not any(x.refilled for x in kernels)

@@ -1,40 +1,20 @@
 // fused_decode_step's kernel on this CPU, as a library: the test builds it and calls it.
-#include "cluster.h"
-#include "cuda_words.h"
+#include "decode_words.h"
 
 using std::size_t;
 
-struct __nv_bfloat16 {
-  uint16_t bits;
-};
 struct __nv_bfloat162 {
   uint16_t low, high;
 };
 
-inline float __uint_as_float(uint32_t x) {
-  float y;
-  std::memcpy(&y, &x, sizeof y);
-  return y;
+inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
+  return {__float2bfloat16_rn(low).bits, __float2bfloat16_rn(high).bits};
 }
-inline float __bfloat162float(__nv_bfloat16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
-inline uint16_t rounded(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return std::isnan(x) ? 0x7fff : static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) { return {rounded(low), rounded(high)}; }
-inline float rsqrtf(float x) { return 1.f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
-inline float __fdividef(float x, float y) { return x / y; }
 inline float __shfl_xor_sync(unsigned mask, float value, int distance) {
   require_all_lanes(mask);
   return together("__shfl_xor_sync", value)[running % kLanes ^ distance];
 }
-
-#undef threadIdx
-#define threadIdx (Place{static_cast<unsigned>(running) % blockDim.x})
-#define blockIdx (Place{static_cast<unsigned>(block_of(running)), ::blockIdx.y, ::blockIdx.z})
-#define gridDim grid_dim
 
 #include "step.cuh"
 
