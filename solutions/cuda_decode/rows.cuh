@@ -142,6 +142,16 @@ __device__ __forceinline__ void write_zeros(const Arguments<E>& p, const RowPlac
   }
 }
 
+// Each of N sums over neighbouring lanes, by halves. Level by level over all of them, as in `sum_lanes`.
+template <int Lanes, int N>
+__device__ __forceinline__ void sum_halves(float (&x)[N]) {
+#pragma unroll
+  for (int offset = Lanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) x[n] += __shfl_xor_sync(kAllLanes, x[n], offset);
+  }
+}
+
 // A thread's part of a state, over the tokens of its row.
 template <class E, int D, class Tile>
 struct Rows {
@@ -157,30 +167,42 @@ struct Rows {
     }
   }
 
-  // S k and S q of every row, then |q|^2, |k|^2, q . k: of this thread's key channels.
-  __device__ __forceinline__ void add_products(const float (&q)[C][P], const float (&k)[C][P], float (&sums)[2 * R + 3]) const {
+  // S k and S q of every row, then |q|^2, |k|^2, q . k: adds those of key channels of chunk c.
+  __device__ __forceinline__ void add_products(int c, const float (&q)[P], const float (&k)[P], float (&sums)[2 * R + 3]) const {
 #pragma unroll
-    for (int c = 0; c < C; ++c) {
-#pragma unroll
-      for (int e = 0; e < P; ++e) {
-        sums[2 * R] = fmaf(q[c][e], q[c][e], sums[2 * R]);
-        sums[2 * R + 1] = fmaf(k[c][e], k[c][e], sums[2 * R + 1]);
-        sums[2 * R + 2] = fmaf(q[c][e], k[c][e], sums[2 * R + 2]);
-      }
+    for (int e = 0; e < P; ++e) {
+      sums[2 * R] = fmaf(q[e], q[e], sums[2 * R]);
+      sums[2 * R + 1] = fmaf(k[e], k[e], sums[2 * R + 1]);
+      sums[2 * R + 2] = fmaf(q[e], k[e], sums[2 * R + 2]);
     }
 #pragma unroll
     for (int r = 0; r < R; ++r) {
+      float x[P];
+      unpack(S[r][c], x);
 #pragma unroll
-      for (int c = 0; c < C; ++c) {
-        float x[P];
-        unpack(S[r][c], x);
-#pragma unroll
-        for (int e = 0; e < P; ++e) {
-          sums[2 * r] = fmaf(x[e], k[c][e], sums[2 * r]);
-          sums[2 * r + 1] = fmaf(x[e], q[c][e], sums[2 * r + 1]);
-        }
+      for (int e = 0; e < P; ++e) {
+        sums[2 * r] = fmaf(x[e], k[e], sums[2 * r]);
+        sums[2 * r + 1] = fmaf(x[e], q[e], sums[2 * r + 1]);
       }
     }
+  }
+
+  // The same over all key channels. At head size 128, which several tiles serve, all tiles add in one order: a load is a chain,
+  // then half of a row is added to the other half until one sum is left, first in a thread that has both, then over lanes. At
+  // other sizes a thread's channels are one chain, which needs fewer registers.
+  __device__ __forceinline__ void sum(const float (&q)[C][P], const float (&k)[C][P], float (&sums)[2 * R + 3]) const {
+    if constexpr (D == 128 && C > 1) {
+      static_assert(C == 2);
+      float others[2 * R + 3] = {};
+      add_products(0, q[0], k[0], sums);
+      add_products(1, q[1], k[1], others);
+#pragma unroll
+      for (int n = 0; n < 2 * R + 3; ++n) sums[n] += others[n];
+    } else {
+#pragma unroll
+      for (int c = 0; c < C; ++c) add_products(c, q[c], k[c], sums);
+    }
+    sum_halves<Tile::kLanes>(sums);
   }
 
   // One token on, here and in memory, where its row of outputs is `row`.
@@ -275,8 +297,7 @@ __global__ void __launch_bounds__(Tile::kThreads) gdn_decode_k_last_kernel(const
 
     float q[C][P], k[C][P], v[R], sums[2 * R + 3] = {};
     token.widen_to(q, k, v);
-    rows.add_products(q, k, sums);
-    sum_lanes<1, Tile::kLanes>(sums);
+    rows.sum(q, k, sums);
     const Factors factor(p.normalise, sums[2 * R], sums[2 * R + 1], sums[2 * R + 2]);
     const int64_t token_at = at.first_token + t;
     E* const to = p.to + row.target(t) * p.slot_stride + at.part;

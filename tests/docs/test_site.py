@@ -66,7 +66,7 @@ def the_page_for_a_missing_one_works_from_a_disk(site: Path) -> None:
 
 
 def long_names_in_tables_may_break(site: Path) -> None:
-    times = (site / "scoreboard/times/nvidia-h100-80gb-hbm3.html").read_text()
+    times = (site / "scoreboard/times/nvidia-h200.html").read_text()
     assert re.search(r"<th>cuda_<wbr>decode</th>", times)
     assert not re.search(r'(href|id)="[^"]*<wbr>', times)
 

@@ -1,11 +1,12 @@
 """Calls the emulated kernels of cuda_decode; run by test_decode_emulation.py in a process of its own, which the
 emulator ends where it finds an error. The argument is the library.
 
-It prints, for each case, the relative errors of output and new state against the rule in float64, and whether what is
-not named stayed as it was.
+It prints, for each case, the relative errors of output and new state against the rule in float64, whether what is not
+named stayed as it was, and a digest of the live rows. Then the shape of the tile on either side of each threshold.
 """
 
 import ctypes
+import hashlib
 import json
 import math
 import sys
@@ -14,11 +15,19 @@ from typing import Any
 import torch
 
 DENSE, POOLED = range(2)
-# Head size, bfloat16 states, kind, whether q and k are normalised.
+FEW, MANY = 1, 1024
+# Head size, bfloat16 states, kind, whether q and k are normalised, the pairs of a row and a head that choose a tile.
 CASES = (
-    (64, False, DENSE, True), (128, False, DENSE, False), (128, True, DENSE, True), (64, True, POOLED, True),
-    (128, False, POOLED, True), (128, True, POOLED, False), (256, False, POOLED, True),
+    (64, False, DENSE, True, FEW), (64, True, POOLED, True, FEW), (256, False, POOLED, True, MANY),
+    (128, False, DENSE, False, FEW), (128, True, POOLED, False, FEW),
+    (128, False, DENSE, True, 159), (128, False, DENSE, True, 160),
+    (128, True, DENSE, True, MANY - 1), (128, True, DENSE, True, MANY),
+    (128, False, POOLED, True, MANY - 1), (128, False, POOLED, True, MANY),
+    (128, True, POOLED, True, MANY - 1), (128, True, POOLED, True, MANY),
 )  # fmt: skip
+# Bfloat16 states, kind, pairs below and at each threshold.
+EDGES = [(False, DENSE, (159, 160, 256, 257)), (True, DENSE, (63, 64, 96, 97, 239, 240, 256, 257, MANY - 1, MANY)),
+         (False, POOLED, (MANY - 1, MANY)), (True, POOLED, (MANY - 1, MANY))]  # fmt: skip
 ROWS, KEY_HEADS, GROUP, SLOTS, GAP = 5, 1, 2, 8, 64
 READ, WRITE = [4, -1, 2, 5, SLOTS], [4, -1, 0, -1, 3]  # rows in place, skipped, moved, not written, out of the pool
 LIVE, TO = [0, 2], [4, 0]
@@ -34,6 +43,10 @@ class Arguments(ctypes.Structure):
     ]  # fmt: skip
 
 
+class Shape(ctypes.Structure):
+    _fields_ = [("lanes", INT), ("loads", INT), ("warps", INT)]
+
+
 def rule(x: dict[str, torch.Tensor], normalise: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and new state [rows, H, V, K] in float64."""
     q, k, v, S, A_log, a, dt_bias, b = (x[name].double() for name in ("q", "k", "v", "S", "A_log", "a", "dt_bias", "b"))
@@ -47,7 +60,7 @@ def rule(x: dict[str, torch.Tensor], normalise: bool) -> tuple[torch.Tensor, tor
     return q.shape[-1] ** -0.5 * torch.einsum("bhvk,bhk->bhv", S, q), S
 
 
-def run(library: Any, D: int, halves: bool, kind: int, normalise: bool) -> dict[str, Any]:
+def run(library: Any, D: int, halves: bool, kind: int, normalise: bool, pairs: int) -> dict[str, Any]:
     draw, H = torch.Generator().manual_seed(D), KEY_HEADS * GROUP
     normal = lambda *shape: torch.randn(*shape, generator=draw)  # noqa: E731
     unit = torch.nn.functional.normalize
@@ -74,7 +87,7 @@ def run(library: Any, D: int, halves: bool, kind: int, normalise: bool) -> dict[
         p.read, p.write, p.num_slots = slots["read"].data_ptr(), slots["write"].data_ptr(), SLOTS
         p.slot_stride = H * D * D + GAP
     p.states, p.to = given.data_ptr(), new.data_ptr()
-    library.decode(ctypes.byref(p), halves, D, kind, GROUP, KEY_HEADS, ROWS, 1)
+    shape = library.decode(ctypes.byref(p), halves, D, kind, LONG(pairs), GROUP, KEY_HEADS, ROWS, 1)
     if kind != DENSE:
         others, skipped = ([n for n in range(count) if n not in own] for count, own in ((SLOTS, to), (ROWS, live)))
         kept = not bool(x["output"][skipped].any()) and torch.equal(pool[others], before[others])
@@ -84,12 +97,37 @@ def run(library: Any, D: int, halves: bool, kind: int, normalise: bool) -> dict[
     errors = [
         float((y.double() - z[live]).norm() / z[live].norm()) for y, z in zip(found, (output, states), strict=True)
     ]
-    return {"halves": halves, "errors": errors, "kept": kept}
+    written = (x["output"][LIVE], new[to if kind != DENSE else LIVE])
+    digest = hashlib.sha256(b"".join(y.contiguous().view(torch.uint8).numpy().tobytes() for y in written)).hexdigest()
+    return {"D": D, "halves": halves, "normalise": normalise, "errors": errors, "kept": kept, "digest": digest,
+            "tile": numbers(shape)}  # fmt: skip
+
+
+def numbers(shape: Shape) -> list[int]:
+    return [shape.lanes, shape.loads, shape.warps]
+
+
+def chosen(library: Any, D: int, halves: bool, kind: int, pairs: int) -> list[int]:
+    return numbers(library.decode(None, halves, D, kind, LONG(pairs), GROUP, KEY_HEADS, ROWS, 1))
 
 
 def main() -> None:
     library = ctypes.CDLL(sys.argv[1])
-    print(json.dumps([run(library, *case) for case in CASES]))
+    library.decode.restype = Shape
+    found = [run(library, *case) for case in CASES]
+    edges = [
+        {
+            "kind": ("dense", "pool")[kind],
+            "halves": halves,
+            "D": D,
+            "pairs": pairs,
+            "tile": chosen(library, D, halves, kind, pairs),
+        }
+        for halves, kind, asked in EDGES
+        for D in (64, 128, 256)
+        for pairs in asked
+    ]
+    print(json.dumps([{"cases": found, "edges": edges}]))
 
 
 if __name__ == "__main__":

@@ -12,33 +12,41 @@ inline void __pipeline_wait_prior(size_t) {}
 
 enum Kind { kDense, kPooled };
 
-template <class Tile, class Kernel>
-void start(int group, int key_heads, int rows, Kernel kernel) {
-  launch({static_cast<unsigned>(group * Tile::kTiles), static_cast<unsigned>(key_heads), static_cast<unsigned>(rows)},
-         Tile::kThreads, kernel);
+// Of a tile: lanes in a row, loads a thread, warps a block.
+struct Shape {
+  int lanes, loads, warps;
+};
+
+template <class Tile>
+constexpr Shape kShapeOf{Tile::kLanes, Tile::kRows * Tile::kChunks, Tile::kWarps};
+
+template <class E, int D, Slots slots>
+Shape call(const Arguments<E>* p, int64_t pairs, int group, int key_heads, int rows) {
+  Shape shape;
+  with_tile<E, D, slots>(pairs, [&](auto tile) {
+    using Tile = decltype(tile);
+    shape = kShapeOf<Tile>;
+    if (p == nullptr) return;
+    launch({static_cast<unsigned>(group * Tile::kTiles), static_cast<unsigned>(key_heads), static_cast<unsigned>(rows)},
+           Tile::kThreads, [&] { gdn_decode_k_last_kernel<E, D, slots, Tile>(*p); });
+  });
+  return shape;
 }
 
-template <class E, int D>
-void call(const Arguments<E>& p, Kind kind, int group, int key_heads, int rows) {
-  if (kind == kDense) {
-    using Tile = typename TileOf<E, D, Slots::kNone>::Type;
-    start<Tile>(group, key_heads, rows, [&] { gdn_decode_k_last_kernel<E, D, Slots::kNone, Tile>(p); });
-  } else {
-    using Tile = typename TileOf<E, D, Slots::kPool>::Type;
-    start<Tile>(group, key_heads, rows, [&] { gdn_decode_k_last_kernel<E, D, Slots::kPool, Tile>(p); });
-  }
+template <class E, Slots slots>
+Shape by_size(const void* p, int D, int64_t pairs, int group, int key_heads, int rows) {
+  const auto* given = static_cast<const Arguments<E>*>(p);
+  if (D == 64) return call<E, 64, slots>(given, pairs, group, key_heads, rows);
+  if (D == 128) return call<E, 128, slots>(given, pairs, group, key_heads, rows);
+  return call<E, 256, slots>(given, pairs, group, key_heads, rows);
 }
 
-template <class E>
-void by_size(const void* p, int D, Kind kind, int group, int key_heads, int rows) {
-  const auto& given = *static_cast<const Arguments<E>*>(p);
-  if (D == 64) call<E, 64>(given, kind, group, key_heads, rows);
-  if (D == 128) call<E, 128>(given, kind, group, key_heads, rows);
-  if (D == 256) call<E, 256>(given, kind, group, key_heads, rows);
-}
-
-extern "C" void decode(const void* p, int halves, int D, int kind, int group, int key_heads, int rows, int seed) {
+// With the tile for a call of so many pairs, however many there are here. Without `p` it says only which that is.
+extern "C" Shape decode(const void* p, int halves, int D, int kind, int64_t pairs, int group, int key_heads, int rows,
+                        int seed) {
   schedule.seed(seed);
-  const auto call = halves ? by_size<bf16> : by_size<float>;
-  call(p, D, static_cast<Kind>(kind), group, key_heads, rows);
+  const bool dense = kind == kDense;
+  const auto call = halves ? dense ? by_size<bf16, Slots::kNone> : by_size<bf16, Slots::kPool>
+                           : dense ? by_size<float, Slots::kNone> : by_size<float, Slots::kPool>;
+  return call(p, D, pairs, group, key_heads, rows);
 }
