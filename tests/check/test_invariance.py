@@ -1,6 +1,7 @@
 """Whether the bits of a sequence depend on its batch: what the judge says, and to what it holds a claim."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -154,12 +155,14 @@ def test_what_was_saved_is_a_badge_until_the_kernel_changes(gdnspec: Run, tmp_pa
     name = "bits_by_number_of_rows"
     folder = copied(name, tmp_path, batch_invariant=False) / name
     words = ("--solution", name, "--solutions-dir", tmp_path)
-    done = gdnspec("check", DECODE, *words, "--workload", ROWS, "--device", "cpu", "--invariance", "--save")
+    asked = ("--workload", ROWS, "--device", "cpu", "--invariance", "--save")
+    done = gdnspec("check", DECODE, *words, *asked, "--json", tmp_path / "results.jsonl")
     assert done.returncode == 0, done.stderr
     assert f"{name} on {DECODE}: not batch-invariant" in done.stdout
     (file,) = folder.glob("traces/*.jsonl")
     (trace,) = load_traces(file, pytest.fail)
     assert (trace.workload, trace.batch_invariant, trace.pieces, trace.timing) == (ROWS, False, None, None)
+    assert trace.command == shlex.join(["gdnspec", "check", DECODE, *map(str, (*words, *asked))])  # without --json
     said = f"{trace.device}: not batch-invariant"
     listed = {row["solution"]: row for row in json.loads(gdnspec("list", "solutions", "--json", *words[2:]).stdout)}
     assert listed[name]["invariance"] == said

@@ -1,12 +1,11 @@
 """What `gdnspec check --invariance` prints and saves. Imported after torch was needed."""
 
-import shlex
-import sys
 from collections.abc import Sequence
 
 from gdnspec.bench.measure import untimed
 from gdnspec.catalog.traces import save
 from gdnspec.check.plan import Job
+from gdnspec.cli.command_line import command_line
 from gdnspec.cli.console import add_row, complain, print_table, say, table
 from gdnspec.cli.verdicts import Summary, print_notes
 from gdnspec.model.batch_invariance import Answer, answers, badge, invariant, pieces
@@ -40,7 +39,7 @@ def save_invariance(summary: Summary, jobs: Sequence[Job], seed: int) -> None:
     """Writes one trace without times per definition and solution: on the workload with the worst answer. A solution
     that failed, other than by a broken claim, has none. Raises `SpecError` if a file cannot be written."""
     of = {(job.found.definition.name, job.solution.name, job.workload.name): job for job in jobs}
-    command = shlex.join(["gdnspec", *sys.argv[1:]])
+    command = command_line()
     for (definition, solution), results in summary.rows.items():
         asked = [result for result in results if result.batch_invariant is not None or result.pieces is not None]
         if not asked or any(result.failed and result.status != "NOT_INVARIANT" for result in results):

@@ -3,7 +3,6 @@
 import contextlib
 import secrets
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import MANIFEST
 from gdnspec.catalog.writing import require_file, require_folder
 from gdnspec.cli import amounts, offered
+from gdnspec.cli.command_line import command_line
 from gdnspec.cli.console import add_row, complain, print_table, say, table, warn
 from gdnspec.cli.device import chosen_device, likely_device, require_device
 from gdnspec.cli.live import LiveTable, ratios_of
@@ -104,7 +104,7 @@ def bench(
     if where.kind != kind:  # only torch knows
         selected = select(names, suite or _default(where.kind, workload, workloads_file), workload, workloads_file)
     tasks = _tasks(chosen, baselines, selected, where)
-    command = shlex.join(["gdnspec", *_less_json(sys.argv[1:])])
+    command = command_line()
     seed = secrets.randbits(62) if seed is None else seed
     settings = Settings(where.kind, seconds, timeout, seed, command, 1 + len(baselines))
     traces: list[Trace] = []
@@ -251,12 +251,6 @@ def _default(kind: str, workload: list[str] | None, file: Path | None) -> list[s
 
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _less_json(words: list[str]) -> list[str]:
-    """The command line without --json: it does not change any figure, and names a path of this machine."""
-    kept = iter(words)
-    return [word for word in kept if not word.startswith("--json=") and (word != "--json" or not next(kept, ""))]
 
 
 def _same(one: "Job", other: "Job") -> bool:

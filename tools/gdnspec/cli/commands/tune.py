@@ -2,8 +2,6 @@
 
 import contextlib
 import secrets
-import shlex
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +17,7 @@ from gdnspec.choice.expected_time import lengths_said
 from gdnspec.choice.tuned import keep_tuned
 from gdnspec.cli import amounts
 from gdnspec.cli.chosen import print_choices
+from gdnspec.cli.command_line import command_line
 from gdnspec.cli.commands.which import Batch, Lengths, Name, PresetName, Tokens
 from gdnspec.cli.console import complain, say
 from gdnspec.cli.options import DefinitionsDir, Solutions
@@ -152,7 +151,7 @@ def _measured(
     from gdnspec.cli.live import LiveTable
 
     tasks = [Task(job, []) for job in plan(chosen, [(found, [line])], where)]
-    command = shlex.join(["gdnspec", *sys.argv[1:]])
+    command = command_line()
     settings = Settings(where.kind, seconds, timeout, secrets.randbits(62), command, 1)
     with LiveTable(len(tasks)) as live, contextlib.closing(local(tasks, settings, live, warn)) as measured:
         for _, (trace, *_beside) in measured:
