@@ -42,7 +42,7 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
         return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1))
     if D > 128:
         return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 2))
+    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 3))
 
 
 def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:

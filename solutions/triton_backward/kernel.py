@@ -154,8 +154,8 @@ def walk_back(
         x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
         STAGES=x.stages(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
-        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, **launch(warps, registers),
-        **x.norm, **x.common,
+        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, LATE=x.way.beside,
+        **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
 
 

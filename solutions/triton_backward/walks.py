@@ -84,12 +84,12 @@ def forward_kernel(
         gamma, written, gamma_C = tl.load(decay + t), tl.load(decay + 7 * C + t), tl.load(decay + C - 1)
 
         held = S.to(OPERAND)
-        if PASS != "moves":
-            tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         # r = E (V - diag(gamma) K S^T). Behind a reset that is V, which has no factor here: so no operand rounds it.
         KS = tl.dot(K, held, input_precision=PRECISION)
         if RESTS and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
+        if PASS != "moves":  # behind the product: it takes registers that the store still reads
+            tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
         X = V.to(tl.float32) - KS * gamma[:, None]
         r = tl.dot(E, X.to(OPERAND), input_precision=PRECISION)
         if PASS != "moves":
@@ -122,13 +122,15 @@ def backward_kernel(
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
     PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr, WALKS: tl.constexpr,
+    LATE: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
     x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
     known yet, without SUMS, forward_kernel sums that, which has r in float32: from dV / b.
 
     A launch goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`. ALL:
-    the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part."""
+    the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part. LATE: they
+    are stored behind the first product, which is faster beside the other walk, and slower without it."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, place = pair % H, (pair // H).to(tl.int64)
@@ -177,12 +179,15 @@ def backward_kernel(
         gamma, written, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
 
         held = dS.to(OPERAND)
-        if PASS != "moves":
-            end = slot + chunk if ALL else turn // span * apart + kept + turn % span
-            tl.store(ends_ptr + (end * H + h) * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+        end = slot + chunk if ALL else turn // span * apart + kept + turn % span
+        end_at = ends_ptr + (end * H + h) * (D * D) + j[:, None] * D + i[None, :]
+        if PASS != "moves" and not LATE:
+            tl.store(end_at, held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
         if RESTS and turn + part == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
+        if PASS != "moves" and LATE:
+            tl.store(end_at, held, mask=there)
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
         GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
         dS = tl.dot(tl.trans(Q), GD.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)

@@ -37,8 +37,15 @@ def of_scores_and_keys(
     P = tl.load(of_scores_ptr + places, mask=below, other=0.0)  # ahead of the products: fewer registers spill
 
     # dP = G U^T and dA = -strict_lower(dV U^T), U = diag(beta) r: the right operand is r, the factor comes afterwards.
-    dP = scores_of(do_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
-    dA = scores_of(dv_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
+    if BD >= D:  # all loads begin before anything waits
+        d = tl.arange(0, BD)
+        r, G = channels_of(r_ptr, t, d, row, H, D), channels_of(do_ptr, t, d, row, H, D).to(OPERAND)
+        dV = channels_of(dv_ptr, t, d, row, H, D)
+        dP = tl.dot(G, tl.trans(r), input_precision=PRECISION)
+        dA = tl.dot(dV, tl.trans(r), input_precision=PRECISION)
+    else:
+        dP = scores_of(do_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
+        dA = scores_of(dv_ptr, r_ptr, t, row, H, H, D, OPERAND, PRECISION, C, BD)
     if OF_BETA:  # the sum of b x . r (gates.py)
         tl.store(of_beta_ptr + t, tl.sum(tl.where(t[:, None] == t[None, :], dA, 0.0), axis=1))
     P, dA = small_write_gates(P, dA, dv_ptr, decay_ptr, t, row, H, D, C)
