@@ -50,7 +50,8 @@ def gates_kernel(
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
     alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
     tl.store(dg_ptr + to, dg / alpha, mask=row)
-    tl.store(dbeta_ptr + to, summed(of_walk_ptr, at, t, C, VALUE_SLICES, C), mask=row)
+    of_beta = summed(of_walk_ptr, at, t, C, VALUE_SLICES, C) * tl.load(decay + 6 * C + t)  # they have the factor b
+    tl.store(dbeta_ptr + to, of_beta, mask=row)
 
 
 @triton.jit

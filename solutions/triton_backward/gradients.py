@@ -34,7 +34,9 @@ def through_states(
     time. Added to dQ and dK of the key channels j."""
     TURNS: tl.constexpr = (D + BV - 1) // BV
     keys = row[:, None] & there_are(j, D)[None, :]
-    for turn in tl.range(0, HEADS * TURNS, num_stages=STAGES):
+    Q = tl.load(q_at + head // (H // HQ) * D, mask=keys, other=0.0)  # one query for all of HEADS
+    K = tl.load(k_at, mask=keys, other=0.0)
+    for turn in tl.range(0, HEADS * TURNS, num_stages=STAGES, disable_licm=True):
         h, i = head + turn // TURNS, turn % TURNS * BV + tl.arange(0, BV)
         at = slot * H + h
         state, there = j[:, None] * D + i[None, :], there_are(j, D)[:, None] & there_are(i, D)[None, :]
@@ -48,18 +50,15 @@ def through_states(
         # Q S^T and K S^T, which the gates need, are sums of G S and dV S with Q and K.
         X = scaled(tl.dot(G, tl.trans(S), input_precision=PRECISION), scale, norm_ptr, norm_at + h // (H // HQ), row,
                    NORMED)  # fmt: skip
-        Q = tl.load(q_at + h // (H // HQ) * D, mask=keys, other=0.0).to(tl.float32)
-        of_start = tl.sum(X * Q, axis=1)
+        of_start = tl.sum(X * Q.to(tl.float32), axis=1)
         dQ += X * gamma[:, None]
         X = tl.dot(dV, tl.trans(S), input_precision=PRECISION)
-        K = tl.load(k_at, mask=keys, other=0.0).to(tl.float32)
-        of_start -= tl.sum(X * K, axis=1)
+        of_start -= tl.sum(X * K.to(tl.float32), axis=1)
         dK -= X * gamma[:, None]
         X = tl.dot(r, tl.trans(dS), input_precision=PRECISION)
-        of_end = tl.sum(X * K, axis=1) * tl.load(decay + 3 * C)
+        of_end = tl.sum(X * K.to(tl.float32), axis=1) * tl.load(decay + 3 * C)
         dK += X * written[:, None]
-        X = tl.dot(S, tl.trans(dS), input_precision=PRECISION)  # <S, dS> is on the diagonal
-        through = tl.sum(tl.sum(tl.where(j[:, None] == j[None, :], X, 0.0), axis=1), axis=0)
+        through = tl.sum(tl.sum(S.to(tl.float32) * dS.to(tl.float32), axis=1), axis=0)
         sums = sums_ptr + ((at * SLICES + part) * TURNS + turn % TURNS) * (2 * C + 4)
         tl.store(sums + t, of_start)
         tl.store(sums + C + t, of_end)

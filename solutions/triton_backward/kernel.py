@@ -11,12 +11,13 @@ makes an error r and writes U = diag(beta) r:
 With G = scale dO, x the gradient of what a token writes, and M = (I + diag(beta) N)^-1:
 
     x = M^T (P^T G + diag(Gamma_C,:) K dS^T)             dv = diag(beta) x            dbeta_i = x_i . r_i
+    dv = E^T diag(beta) (P^T G + diag(Gamma_C,:) K dS^T)
     dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dv)^T K
     dP = lower(G U^T)        dA = -strict_lower(dv U^T)                               (of A = diag(beta) N, times beta)
     dq = diag(gamma) G S + (dP * Gamma) K
     dk = (dP * Gamma)^T Q + (B + B^T) K - diag(gamma) dv S + diag(Gamma_C,:) U dS     B = dA * Gamma
 
-prepare_kernel (prepare.py) makes M and P, of all chunks at once. forward_kernel (walks.py) walks the chunks
+prepare_kernel (prepare.py) makes E and P diag(beta), of all chunks at once. forward_kernel (walks.py) walks the chunks
 for S and r, backward_kernel back for dS and dv; where pairs of sequence and head are few, in segments, between which
 scan_kernel (scan.py) goes, or both at once, from either end (side_by_side, lanes.py). within_kernel (within.py) and
 gradients_kernel (gradients.py) take many chunks at once again: the first has what passes between tokens, the second dq
@@ -33,6 +34,7 @@ from arguments import CHUNK, check, check_checkpoints, check_raw
 from around import across, gates_of, through_gates, unit
 from cut import (
     BESIDE,
+    BESIDE_MOVES,
     EARLY,
     INTERPRETED,
     MOVES_AHEAD,
@@ -83,6 +85,7 @@ class Call:
     work: Workspace
     k_first: bool
     between: tuple[torch.Tensor, torch.Tensor, int] | None  # checkpoints, first row of each sequence, chunks apart
+    of_beta: bool  # within_kernel finds dbeta, so neither walk waits for the other
     gates: dict[str, Any]
     norm: dict[str, Any]
     common: dict[str, Any]
@@ -145,14 +148,14 @@ def walk_back(
     dht = x.dh0 if whole and part else x.dht  # a launch goes on from there
     places = x.size.places(x.way.parts)
     ends = x.work.ends if x.way.all_kept else x.work.ends[at * places :]
-    stages = min(stages, MOVES_AHEAD) if walks == "short" else stages
+    stages = min(stages, BESIDE_MOVES) if walks == "short" else stages
     backward_kernel[((x.size.segments or x.size.num_seqs) * x.size.H * x.size.value_slices,)](
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
         x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
         STAGES=x.stages(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
-        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, **launch(warps, registers),
-        **x.norm, **x.common,
+        PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, LATE=x.way.beside,
+        **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
 
 
@@ -173,7 +176,8 @@ def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
     warps, registers, BD = x.cut.within
     within_kernel[(places * many * x.size.H,)](
         x.k, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.decay, x.work.later, x.work.inverse, x.work.P,
-        x.work.between, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=BD, **parts,
+        x.work.between, x.work.of_walk, x.scale, x.size.num_seqs, x.size.total, part, places, HQ=HQ, BD=BD,
+        OF_BETA=x.of_beta, **parts,
         **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip
     warps, registers, BK, BV, stages = x.cut.gradients
@@ -194,8 +198,8 @@ def of_values_and_gates(x: Call) -> None:
     of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
     gates_kernel[(slots * H,)](
         x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
-        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=x.size.value_slices, **launch(1, 0),
-        **of_gates,
+        x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=1 if x.of_beta else x.size.value_slices,
+        **launch(1, 0), **of_gates,
     )  # fmt: skip
     if x.work.dv is not x.dv:
         warps, _, _, BV, _ = x.cut.gradients
@@ -244,13 +248,13 @@ def of_walk_forward(x: Call) -> list[Step]:
 
 
 def side_by_side(x: Call) -> list[Step]:
-    """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta. The
-    gradients of the chunks behind that place are found beside the rest of the walk back. Where there is no room for all
-    gradients of states, the last parts of the walk back take the places of the first ones: these go forward in two
-    halves, so that the later one is done early."""
+    """Both walks begin at once, from either end. Where they meet, each knows what it needs of the other for dbeta, if
+    within_kernel does not find that. The gradients of the chunks behind that place are found beside the rest of the
+    walk back. Where there is no room for all gradients of states, the last parts of the walk back take the places of
+    the first ones: these go forward in two halves, so that the later one is done early."""
     count, parts, kept = x.size.num_seqs, x.way.parts, x.way.kept
     early = max(EARLY, parts - kept)
-    half = early // 2
+    half, sums = early // 2, not x.of_beta
     first = Step(0, lambda: prepare(x))
     back = Step(2, lambda: walk_back(x, "whole", 0, early, False), (first,))
     forth = Step(1, lambda: forward(x, "whole", count, 0, early, parts - early), (first,))
@@ -258,8 +262,8 @@ def side_by_side(x: Call) -> list[Step]:
     done = {}  # by the first part of a stretch: its gradients
     for begin, end in [(0, early)] if kept == parts else [(half, early), (0, half)]:
         of = (begin, end - begin)
-        steps.append(Step(1, lambda of=of: forward(x, "parts", count, 0, *of, True), (back,)))
-        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0]), (steps[-1],))
+        steps.append(Step(1, lambda of=of: forward(x, "parts", count, 0, *of, sums), (back,) if sums else ()))
+        done[begin] = Step(0, lambda of=of: gradients(x, *of, of[0]), (steps[-1], back))
         steps.append(done[begin])
     again = min(kept + early - half, parts)
     stretches = [(early, kept, early), (kept, again, half), (again, parts, 0)]
@@ -268,10 +272,10 @@ def side_by_side(x: Call) -> list[Step]:
     for begin, end, at in stretches:
         if begin == end:
             continue
-        before = (forth,) if begin < kept else (done[at],)
+        before = (done[at],) if begin >= kept else (forth,) if sums else ()
         of, last = (begin, end - begin), end == parts
-        steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, True, at), before))
-        steps.append(Step(3 if last else 0, lambda of=of, at=at: gradients(x, *of, at), (steps[-1],)))
+        steps.append(Step(2, lambda of=of, at=at: walk_back(x, "whole", *of, sums, at), before))
+        steps.append(Step(3 if last else 0, lambda of=of, at=at: gradients(x, *of, at), (steps[-1], forth)))
     return [*steps, Step(0, lambda: of_values_and_gates(x), (steps[-1],))]
 
 
@@ -292,10 +296,10 @@ def run(x: Call) -> None:
 
 def backward(
     q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht, dq, dk, dv, dg, dbeta, dh0, gate, k_first, strict,
-    rstd_q=None, between=None,
+    rstd_q=None, between=None, raw=False,
 ):  # fmt: skip
     """rstd_q [total, HQ]: factors of the queries; dq is then that of a query with its factor held. between: states that
-    the forward pass has left (Call)."""
+    the forward pass has left (Call). raw: dbeta goes on to b, for which a product of rounded factors is too coarse."""
     (total, _, D), (num_seqs, H) = q.shape, dh0.shape[:2]
     given = (q, k, v, g, beta, cu_seqlens, initial_state, do, dht, *(between or ())[:2])
     inputs = sum(x.nbytes for x in given if x is not None)
@@ -320,6 +324,7 @@ def backward(
     run(Call(
         q, k, v, g, beta, cu_seqlens, initial_state, D**-0.5 if scale is None else float(scale), do, dht, dq, dk, dv,
         dg, dbeta, dh0, size, cut, way, work, k_first, between,
+        of_beta=way.beside and not raw,
         gates={"GATE": "none" if g is None else gate, "HAS_BETA": beta is not None},
         norm={"norm_ptr": rstd_q, "NORMED": rstd_q is not None}, common=common,
     ))  # fmt: skip
@@ -379,7 +384,7 @@ def backward_raw_gates(
     backward(
         q.to(rows), K.to(rows), v.to(rows), log_alpha, beta, cu_seqlens, initial_state, scale,
         None if do is None else do.to(rows), dht, dQ, dK, dV, dg, dbeta, dh0, "log", k_first=False, strict=strict,
-        rstd_q=rstd_q,
+        rstd_q=rstd_q, raw=True,
     )  # fmt: skip
     if strict:
         dv.copy_(dV)

@@ -5,9 +5,7 @@ import triton.language as tl
 from chunks import tokens_of
 from decays import decay, decays_between, log_decay, store_lost
 from inverse import unit_lower_inverse
-from rows import scaled, scores_of, triangle, write_gates
-
-LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a write is nothing in float32
+from rows import LEAST, scaled, scores_of, triangle, write_gates
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
@@ -46,8 +44,8 @@ def prepare_kernel(
     last = t == C - 1
     to_end = tl.sum(tl.where(last, resets, 0.0), axis=0) - resets + tl.sum(tl.where(last, fall, 0.0), axis=0) - fall
     tl.store(decay_ptr + t, decay(resets + fall))
-    tl.store(decay_ptr + C + t, b)
     to_end = decay(tl.minimum(to_end, 0.0))
+    tl.store(decay_ptr + C + t, to_end * b)
     tl.store(decay_ptr + 2 * C + t, to_end)
     tl.store(decay_ptr + 3 * C + t, beta)
     tl.store(decay_ptr + 4 * C + t, fall)
@@ -57,13 +55,13 @@ def prepare_kernel(
 
     QK = scores_of(q_ptr, k_ptr, t, row, HQ, HK, D, OPERAND, PRECISION, C, BK)
     Gamma = decays_between(QK, fall, resets)
-    P = scaled(QK * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED)
+    P = scaled(QK * Gamma, scale, norm_ptr, first * HQ + h // (H // HQ) + t * HQ, row, NORMED) * b[None, :]
     tl.store(P_ptr + places, tl.where(t[:, None] >= t[None, :], P, 0.0).to(OPERAND), mask=below)
 
-    # M = (I + diag(b) N)^-1 and (I + N diag(b))^-1 = diag(b)^-1 M diag(b), for N = strict_lower(Gamma * K K^T): so one
-    # inverse does for both, if no b is 0. `unit_lower_inverse` never looks at the rest of N.
+    # One inverse does for both walks: x = M^T X for M = (I + diag(b) N)^-1, and diag(b) M^T = E^T diag(b).
+    # E = (I + N diag(b))^-1 for N = strict_lower(Gamma * K K^T). `unit_lower_inverse` never looks at the rest of N.
     KK = scores_of(k_ptr, k_ptr, t, row, HK, HK, D, OPERAND, PRECISION, C, BK)
     if LOST:
         store_lost(lost_ptr + (slot * H + h) * C, KK, beta, fall + resets, t, C)
-    M = unit_lower_inverse(KK * Gamma * b[:, None], C, TERMS, PRECISION)
-    tl.store(inverse_ptr + places, M.to(OPERAND), mask=below)
+    E = unit_lower_inverse(KK * Gamma * b[None, :], C, TERMS, PRECISION)
+    tl.store(inverse_ptr + places, E.to(OPERAND), mask=below)

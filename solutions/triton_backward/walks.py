@@ -79,30 +79,25 @@ def forward_kernel(
         if PASS == "moves":
             inside &= tl.broadcast_to(block < SLICES, [C, BV])
         V = tl.load(v_ptr + v_at, mask=inside, other=0.0)
-        M = tl.load(inverse_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
+        E = tl.load(inverse_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         decay = decay_ptr + at * (8 * C)
-        gamma, b, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
-        reciprocal, written = tl.load(decay + 6 * C + t), tl.load(decay + 7 * C + t)
+        gamma, written, gamma_C = tl.load(decay + t), tl.load(decay + 7 * C + t), tl.load(decay + C - 1)
 
         held = S.to(OPERAND)
-        if PASS != "moves":
-            tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
-        # r = E (V - diag(gamma) K S^T) for E = diag(b)^-1 M diag(b)
+        # r = E (V - diag(gamma) K S^T). Behind a reset that is V, which has no factor here: so no operand rounds it.
         KS = tl.dot(K, held, input_precision=PRECISION)
         if RESTS and chunk == 0:  # a given state may be large beside all that it meets
             KS = tl.dot(K, rest_of(S, OPERAND), acc=KS)
-        X = (V.to(tl.float32) - KS * gamma[:, None]) * b[:, None]
-        lost = X - X.to(OPERAND).to(tl.float32)  # the ones of M take X as it is
-        r = tl.dot(M, X.to(OPERAND), acc=lost, input_precision=PRECISION) * reciprocal[:, None]
+        if PASS != "moves":  # behind the product: it takes registers that the store still reads
+            tl.store(starts_ptr + at * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+        X = V.to(tl.float32) - KS * gamma[:, None]
+        r = tl.dot(E, X.to(OPERAND), input_precision=PRECISION)
         if PASS != "moves":
             tl.store(r_ptr + (token * H + h)[:, None] * D + i[None, :], r.to(OPERAND), mask=inside)
         if SUMS:
             x_at = (token * H + h)[:, None] * D + i[None, :]
             dV = tl.load(dv_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(r * dV, axis=1) * reciprocal)
-            # So far dv has the factor b. Where that is not beta, beta takes its place, before gradients read dv.
-            beta = tl.load(decay + 3 * C + t)
-            tl.store(dv_ptr + x_at, (dV * (beta * reciprocal)[:, None]).to(OPERAND), mask=inside & (b != beta)[:, None])
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(r * dV, axis=1))
         # S <- gamma_C S + U^T diag(Gamma_C,:) K, U = diag(beta) r
         U = (r * written[:, None]).to(OPERAND)
         S = tl.dot(tl.trans(K), U, acc=S * gamma_C, input_precision=PRECISION)
@@ -127,13 +122,15 @@ def backward_kernel(
     K_FIRST: tl.constexpr, OPERAND: tl.constexpr, TERMS: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr,
     BK: tl.constexpr, BV: tl.constexpr, STAGES: tl.constexpr, PASS: tl.constexpr, SEGMENT: tl.constexpr,
     PARTS: tl.constexpr, ALL: tl.constexpr, SUMS: tl.constexpr, LOST: tl.constexpr, WALKS: tl.constexpr,
+    LATE: tl.constexpr,
 ):  # fmt: skip
     """The gradient dS of the state at the end of each chunk of some parts, dV, and dh0. On the way, while
     x is at hand in float32, x . r of each token, which is dbeta, over the value channels of a program. Where r is not
     known yet, without SUMS, forward_kernel sums that, which has r in float32: from dV / b.
 
     A launch goes on from where the one before has ended: in dh0, which is then also given as dht, or in `bounds`. ALL:
-    the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part."""
+    the gradients dS of all chunks are kept. Else those of the parts here, with `apart` places for each part. LATE: they
+    are stored behind the first product, which is faster beside the other walk, and slower without it."""
     SLICES: tl.constexpr = (D + BV - 1) // BV
     block, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     h, place = pair % H, (pair // H).to(tl.int64)
@@ -175,33 +172,33 @@ def backward_kernel(
         P = tl.load(P_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         x_at = (token * H + h)[:, None] * D + i[None, :]
         G = tl.load(do_ptr + x_at, mask=inside, other=0.0).to(OPERAND)
-        M = tl.load(inverse_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
+        E = tl.load(inverse_ptr + at * (C * (C + 8) // 2) + places, mask=below, other=0.0)
         Q = tl.load(q_ptr + (token * HQ + h // (H // HQ))[:, None] * D + j[None, :], mask=channels, other=0.0)
         K, Q = K.to(OPERAND), Q.to(OPERAND)
         decay = decay_ptr + at * (8 * C)
-        gamma, to_end, gamma_C = tl.load(decay + t), tl.load(decay + 2 * C + t), tl.load(decay + C - 1)
-        beta = tl.load(decay + (3 * C if SUMS else C) + t)
+        gamma, written, gamma_C = tl.load(decay + t), tl.load(decay + C + t), tl.load(decay + C - 1)
 
         held = dS.to(OPERAND)
-        if PASS != "moves":
-            end = slot + chunk if ALL else turn // span * apart + kept + turn % span
-            tl.store(ends_ptr + (end * H + h) * (D * D) + j[:, None] * D + i[None, :], held, mask=there)
+        end = slot + chunk if ALL else turn // span * apart + kept + turn % span
+        end_at = ends_ptr + (end * H + h) * (D * D) + j[:, None] * D + i[None, :]
+        if PASS != "moves" and not LATE:
+            tl.store(end_at, held, mask=there)
         KD = tl.dot(K, held, input_precision=PRECISION)
         if RESTS and turn + part == 0:  # as in forward_kernel
             KD = tl.dot(K, rest_of(dS, OPERAND), acc=KD)
+        if PASS != "moves" and LATE:
+            tl.store(end_at, held, mask=there)
         # dS <- gamma_C dS + (diag(gamma) G)^T Q - (diag(gamma) dV)^T K, the first sum before x takes registers
         GD = scaled(G.to(tl.float32) * gamma[:, None], scale, norm_ptr, token * HQ + h // (H // HQ), row, NORMED)
         dS = tl.dot(tl.trans(Q), GD.to(OPERAND), acc=dS * gamma_C, input_precision=PRECISION)
-        # x = M^T (P^T G + diag(Gamma_C,:) K dS^T)
-        X = tl.dot(tl.trans(P), G, acc=KD * to_end[:, None], input_precision=PRECISION)
-        lost = X - X.to(OPERAND).to(tl.float32)
-        x = tl.dot(tl.trans(M), X.to(OPERAND), acc=lost, input_precision=PRECISION)
-        dV = x * beta[:, None]
+        # dV = E^T diag(b) (P^T G + diag(Gamma_C,:) K dS^T), and P has the factor b
+        X = tl.dot(tl.trans(P), G, acc=KD * written[:, None], input_precision=PRECISION)
+        dV = tl.dot(tl.trans(E), X.to(OPERAND), input_precision=PRECISION)
         if PASS != "moves":
             tl.store(dv_ptr + x_at, dV.to(OPERAND), mask=inside)
         if SUMS and PASS != "moves":
             r = tl.load(r_ptr + x_at, mask=inside, other=0.0)
-            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(x * r.to(tl.float32), axis=1))
+            tl.store(sums_ptr + (at * SLICES + block) * C + t, tl.sum(dV * r.to(tl.float32), axis=1))
         dS = tl.dot(tl.trans(K), (dV * -gamma[:, None]).to(OPERAND), acc=dS, input_precision=PRECISION)
     if PARTS > 1:
         tl.debug_barrier()  # all of dS was read from there

@@ -23,7 +23,7 @@ from gdnspec.build.resources import triton_resources  # noqa: E402
 FOLDER = ROOT / "solutions/triton_backward"
 HERE = Path(__file__).parent
 KERNELS = ["prepare", "forward", "backward", "within", "gradients", "gates", "shared", "steep"]
-BESIDE = ["prepare", "backward", "forward", "forward", "within", "gradients", "backward", *KERNELS[5:]]
+BESIDE = ["prepare", "backward", "forward", "forward", "within", "gradients", *KERNELS[5:]]
 IN_SEGMENTS = ["prepare", *["backward"] * 2, "forward", *["scan"] * 2, "forward", "backward", *KERNELS[3:]]
 BF16 = torch.bfloat16
 Arguments = dict[str, Any]
@@ -216,17 +216,17 @@ def test_checkpoints_that_lie_elsewhere_are_refused_when_asked_to_look(
 # --- what is compiled for sm_90 -----------------------------------------------------------------------------------
 
 COMPILED = [
-    pytest.param("backward_k_last", {"D": 128}, 170, id="k_last"),
-    pytest.param("backward_k_last", {"D": 128, "T": 8192, "N": 1}, 320, id="side by side"),
-    pytest.param("backward_k_first", {"D": 128}, 200, id="k_first"),
-    pytest.param("backward_raw_gates", {"D": 128}, 240, id="raw_gates"),
-    pytest.param("backward_checkpoints", {"D": 128}, 170, id="checkpoints"),
-    pytest.param("backward_k_last", {"D": 128, "given": False}, 130, id="no states"),
-    pytest.param("backward_k_last", {"D": 128, "heads": (16, 8, 8)}, 200, id="gqa"),
-    pytest.param("backward_raw_gates", {"D": 64, "heads": (4, 2, 2)}, 200, id="gqa, raw gates"),
-    pytest.param("backward_k_last", {"D": 128, "heads": (2, 2, 8), "T": 32768, "N": 1}, 170, id="segments"),
-    pytest.param("backward_k_last", {"D": 64}, 120, id="d64"),
-    pytest.param("backward_k_last", {"D": 256}, 400, id="d256"),
+    pytest.param("backward_k_last", {"D": 128}, 24, id="k_last"),
+    pytest.param("backward_k_last", {"D": 128, "T": 8192, "N": 1}, 40, id="side by side"),
+    pytest.param("backward_k_first", {"D": 128}, 28, id="k_first"),
+    pytest.param("backward_raw_gates", {"D": 128}, 20, id="raw_gates"),
+    pytest.param("backward_checkpoints", {"D": 128}, 24, id="checkpoints"),
+    pytest.param("backward_k_last", {"D": 128, "given": False}, 40, id="no states"),
+    pytest.param("backward_k_last", {"D": 128, "heads": (16, 8, 8)}, 100, id="gqa"),
+    pytest.param("backward_raw_gates", {"D": 64, "heads": (4, 2, 2)}, 210, id="gqa, raw gates"),
+    pytest.param("backward_k_last", {"D": 128, "heads": (2, 2, 8), "T": 32768, "N": 1}, 80, id="segments"),
+    pytest.param("backward_k_last", {"D": 64}, 16, id="d64"),
+    pytest.param("backward_k_last", {"D": 256}, 300, id="d256"),
     pytest.param("backward_k_last", {"D": 128, "dtype": torch.float32}, 760, id="float32"),
 ]
 
