@@ -279,7 +279,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
 template <int Groups>
 __device__ __forceinline__ void store_states_back(const Problem& p, ReverseShared<Groups>& s, int& behind) {
   unsigned char* const to = p.ends + at_place(p, s.work.place + s.work.chunks - 1, s.work.h) * kStateBytes;
-  store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), -static_cast<int64_t>(p.H) * kStateBytes, behind);
+  store_states<true>(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), -static_cast<int64_t>(p.H) * kStateBytes, behind);
 }
 
 }  // namespace
