@@ -118,7 +118,9 @@ __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
 }
 
 // A word in memory that nobody reads soon.
-__device__ __forceinline__ void store_once(uint32_t* at, uint32_t x) { asm volatile("st.global.cs.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ void store_once(uint4* at, uint4 x) {
+  asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
 
 __device__ __forceinline__ uint4 load_shared(uint32_t at) {
   uint4 x;
@@ -195,6 +197,9 @@ __device__ __forceinline__ int wait_for_counts(const int* first, const int* seco
 __device__ __forceinline__ void fence_async_memory() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // --- matrices in fragments --------------------------------------------------------------------------------------
+
+// A product that is rounded before anything is added to it.
+__device__ __forceinline__ float multiply_apart(float x, float y) { return __fmul_rn(x, y); }
 
 __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
