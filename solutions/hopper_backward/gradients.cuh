@@ -252,6 +252,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   const Problem& p = block.p;
   GradientShared& s = block.s;
   float dQ[32] = {}, dK[32] = {};
+  int of_query = 0;  // heads of a query head that are behind
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
     const int h = task.k_head * p.k_group + turn;
@@ -277,7 +278,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const int of_block = warp_here(), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
-    if (turn % p.q_group == 0) {
+    if (of_query == 0) {
       barrier_wait(shared_address(&s.queries), at.parities >> kOfQueries & 1);
       at.parities ^= 1 << kOfQueries;
       block.clear_tail(task, turn == 0 ? all_k : all_q, turn == 0 ? 2 * kHalves : kHalves);
@@ -313,7 +314,8 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
-    if ((turn + 1) % p.q_group != 0) continue;
+    if (++of_query != p.q_group) continue;
+    of_query = 0;
     if (turn < p.q_group) {  // before the next task's can be
       barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);
       at.parities ^= 1 << kOfBetas;

@@ -81,6 +81,12 @@ __device__ __forceinline__ void load_boxes(uint32_t to, const CUtensorMap* map, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
       ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar) : "memory");
 }
+// Four numbers that nobody writes meanwhile; asked for here, and not later.
+__device__ __forceinline__ float4 load_soon(const float4* from) {
+  float4 x;
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from));
+  return x;
+}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -95,6 +101,10 @@ __device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, i
 // To the cache alone: whoever loads them later finds them there.
 __device__ __forceinline__ void bring_near(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bring_boxes_near(const CUtensorMap* map, int half, int head, int token) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(0), "r"(token), "r"(half), "r"(head)
+               : "memory");
 }
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
