@@ -92,12 +92,10 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
 }
 
 // The same by several warps, in the last kernel. What reaches gates through the decays between tokens and the states on both ends of the chunk is a sum over tokens: of those from the gate's
-// on, from the start; and of those before it, to the end. By a warp each: a lane has tokens 2 lane and 2 lane + 1. `of_states`: of kWalkers
-// warps. Terms are rounded before they are added, as one warp alone would.
-__device__ __forceinline__ void sum_from_start(GateSums& sums, const Decays& d, const float* of_states, int lane) {
-  float through = 0.f, start[2];
-#pragma unroll
-  for (int i = 0; i < kWalkers; ++i) through += of_states[i];
+// on, from the start; and of those before it, to the end. By a warp each: a lane has tokens 2 lane and 2 lane + 1. Terms are rounded before they
+// are added, as one warp alone would.
+__device__ __forceinline__ void sum_from_start(GateSums& sums, const Decays& d, int lane) {
+  float start[2];
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int t = 2 * lane + e;
@@ -111,7 +109,6 @@ __device__ __forceinline__ void sum_from_start(GateSums& sums, const Decays& d, 
   }
   const float behind = __shfl_sync(kAllLanes, later, (lane + 1) % 32);
   *reinterpret_cast<float2*>(&sums.from_start[2 * lane]) = make_float2(later, start[1] + (lane < 31 ? behind : 0.f));
-  if (lane == 0) sums.all_through = through;
 }
 __device__ __forceinline__ void sum_to_end(GateSums& sums, const Decays& d, const float* exact_end, int lane) {
   if (exact_end != nullptr) take_end(sums, exact_end, d, lane);
@@ -131,7 +128,15 @@ __device__ __forceinline__ void sum_to_end(GateSums& sums, const Decays& d, cons
   *reinterpret_cast<float2*>(&sums.to_end[2 * lane]) = make_float2(first, first + until[0]);
 }
 
-// dg of token t: that, what passes through from the one state to the other, and what reaches the gate through the decays between tokens.
+// What passes through from the one state to the other, of so many warps; by a thread.
+__device__ __forceinline__ void sum_through(GateSums& sums, const float* of_states) {
+  float through = 0.f;
+#pragma unroll
+  for (int i = 0; i < kWalkers; ++i) through += of_states[i];
+  sums.all_through = through;
+}
+
+// dg of token t: all of that, and what reaches the gate through the decays between tokens.
 __device__ __forceinline__ void write_gate(const Problem& p, const GateSums& sums, const Decays& d, int64_t first, int valid, int h, int t) {
   if (t >= valid) return;
   const float through = sums.all_through, alpha = d.alpha[t];

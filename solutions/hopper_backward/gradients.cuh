@@ -15,7 +15,7 @@ namespace {
 constexpr int kGradientThreads = 256;                    // that multiply, in two warpgroups
 constexpr int kGradientBlock = kGradientThreads + 128;  // and those that feed
 constexpr int kMatrices = 1, kCleared = 2;              // named barriers of those that multiply
-constexpr int kSumsFromStart = 1, kSumsToEnd = 6;       // warps that have less to do between tokens
+constexpr int kSumsThrough = 0, kSumsFromStart = 1, kSumsToEnd = 6;  // warps that have less to do between tokens
 
 // A chunk and a key head.
 struct Task {
@@ -298,8 +298,10 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
     const int at_warp = warp_here();
     find_between<E>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
-    if (at_warp == kSumsFromStart) {
-      sum_from_start(sums, d, task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through, here);
+    if (at_warp == kSumsThrough) {
+      if (here == 0) sum_through(sums, task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through);
+    } else if (at_warp == kSumsFromStart) {
+      sum_from_start(sums, d, here);
     } else if (at_warp == kSumsToEnd) {
       sum_to_end(sums, d, task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr, here);
     }
