@@ -15,6 +15,8 @@ struct GateSums {
   float of_end[2][kChunk];    // and of that to its end
   float through[kWalkers];    // by warp: <S, dS>, the gradient of that from start to end
   float of_beta[kChunk];      // dv . r of each token
+  float from_start[kChunk], to_end[kChunk];  // of_start summed over the tokens from each one on, of_end over those before it
+  float all_through, unused[3];              // through, summed
 };
 
 // What reaches each gate through Gamma_ij, the decay of token i by all gates behind j: weighted = Gamma * dGamma, of 16 columns; what is on

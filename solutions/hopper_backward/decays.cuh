@@ -12,6 +12,8 @@ constexpr float kLeastLog = -160.f;
 // can be had from one.
 constexpr float kLeastBeta = 0x1p-40f;
 
+constexpr int kMostHeads = 4;  // of a warpgroup that prepares
+
 // What a warp keeps of a chunk's decays to prepare it.
 struct Rows {
   float log[kChunk];     // log2 of gamma; at first g
@@ -21,20 +23,38 @@ struct Rows {
 };
 
 // A token's g or beta of `heads` heads from h on, by a warpgroup: g by its first half. Four at a time where h is a
-// multiple of four, too.
-__device__ __forceinline__ void load_gates(const Problem& p, int64_t first, int valid, int h, int heads, Rows* rows) {
+// multiple of four, too. Asked for before anything else is, and kept once they are there.
+struct Gates {
+  float of_head[kMostHeads];
+};
+__device__ __forceinline__ Gates ask_gates(const Problem& p, int64_t first, int valid, int h, int heads) {
   const int t = threadIdx.x % kChunk;
   const bool is_g = threadIdx.x % 128 < kChunk, inside = t < valid;
   const float* const gates = is_g ? p.g : p.beta;
   const float otherwise = is_g ? p.log_gates ? 0.f : 1.f : inside ? 1.f : 0.f;  // behind the tokens: alpha 1, beta 0
   const float* const from = gates + (first + t) * p.H + h;
   const bool given = inside && gates != nullptr;
-  const auto write = [&](int i, float x) { (is_g ? rows[i].log : rows[i].beta)[t] = x; };
-  if (heads == 4 && p.H % 4 == 0) {
-    const float4 four = given ? __ldg(reinterpret_cast<const float4*>(from)) : make_float4(otherwise, otherwise, otherwise, otherwise);
-    write(0, four.x), write(1, four.y), write(2, four.z), write(3, four.w);
+  Gates found;
+#pragma unroll
+  for (float& x : found.of_head) x = otherwise;
+  if (!given) return found;
+  if (heads == kMostHeads && p.H % kMostHeads == 0) {
+    const float4 four = load_soon(reinterpret_cast<const float4*>(from));
+    found = {four.x, four.y, four.z, four.w};
   } else {
-    for (int i = 0; i < heads; ++i) write(i, given ? __ldg(from + i) : otherwise);
+#pragma unroll
+    for (int i = 0; i < kMostHeads; ++i) {
+      if (i < heads) found.of_head[i] = __ldg(from + i);
+    }
+  }
+  return found;
+}
+__device__ __forceinline__ void keep_gates(const Gates& gates, int heads, Rows* rows) {
+  const int t = threadIdx.x % kChunk;
+  const bool is_g = threadIdx.x % 128 < kChunk;
+#pragma unroll
+  for (int i = 0; i < kMostHeads; ++i) {
+    if (i < heads) (is_g ? rows[i].log : rows[i].beta)[t] = gates.of_head[i];
   }
 }
 

@@ -47,7 +47,7 @@ __device__ __forceinline__ void prepare_some(const Problem& p, const Maps& maps,
     const Chunk chunk{token, static_cast<int>(min(int64_t{kChunk}, bound(p, n + 1) - token)), n, c == 0, c == chunks - 1};
     fence_async();
     meet();  // nobody looks at the chunk before any more
-    prepare_chunk<E>(p, &maps.q, &maps.k, first.group, chunk, first_chunk(p, n) + c, job % units, own, parity, meet);
+    prepare_chunk<E>(p, &maps.q, &maps.k, first.group, chunk, first_chunk(p, n) + c, job % units, own, parity, NoNextBlock{}, meet);
     parity ^= 1;
   }
 }
@@ -80,8 +80,7 @@ __device__ __forceinline__ void walk_forward_beside(const Problem& p, const Maps
       Behind behind;
       feed<ForwardWay<1, 1, true>, ForwardShared<1>, 1, kForwardStages<1>>(p, s, {maps, s}, behind);
     } else if (of_block == 6) {
-      unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
-      store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
+      store_states_forward<1, 1, true>(p, s, turns);
     } else if (of_block == 7) {
       const int at = static_cast<int>(s.work.place) * p.k_heads + s.work.k_head;
       tell_turns<1>(p, s, at, 0, s.work.chunks, turns);

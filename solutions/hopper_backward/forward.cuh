@@ -58,13 +58,13 @@ struct ForwardWay {
   }
 };
 
-// Carries: nothing is left but the state behind the last chunk. Beside: as above.
+// Carries: nothing is left but the state behind the last chunk. Beside: as above. Else a warp that has nothing else to do stores states, too: by
+// those that walk it would be done one after the other, and products wait for all of them.
 template <class E, int Groups, bool Carries, int Blocks = 1, bool Beside = false>
 __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int wg) {
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here();
   const int chunks = s.work.chunks, slice = s.work.slice + wg * kSlice;
-  unsigned char* to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes + slice / kSlice * (kHalves * kBoxBytes);
   Slice S;
   const int row = slice + 16 * warp + lane / 4, column = 2 * (lane % 4);
   bool given = false;
@@ -97,22 +97,15 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     const uint32_t E_at = shared_address(stage.tile.E), decays = shared_address(&stage.tile.decays);
     const uint32_t states = shared_address(s.states[wg]);
     barrier_wait(shared_address(&s.full[place]), parity);
-    if constexpr (Beside) {
-      barrier_wait(shared_address(&s.taken), (c & 1) ^ 1);
-    } else if constexpr (!Carries) {
-      if (lane == 0) stored_read();
-      __syncwarp();
-    }
+    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
+    if constexpr (!Carries) barrier_wait(shared_address(&s.taken), (c & 1) ^ 1);
     pack_state<E>(state_bits, S);
     wgmma_fence();
     multiply_and_keep<E, !Carries>(x, state_bits, k, c == 0, states, warp, lane);
     wgmma_commit();
-    const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
-    if constexpr (!Carries) scale_state(S, end);
-    if constexpr (Beside) {
+    if constexpr (!Carries) {
+      scale_state(S, end);
       pass_on(shared_address(&s.passed_on), lane);
-    } else if constexpr (!Carries) {
-      hand_out(states, to, warp, lane);
     }
     Tokens bits;
     load_tokens(bits, v, warp, lane);
@@ -137,7 +130,6 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     update_state<E>(S, bits, k);
     wgmma_commit();
     if constexpr (!Carries) store_tokens<E>(y, v, warp, lane);  // this warp has read the same channels there
-    to += static_cast<int64_t>(p.H) * kStateBytes;
     wgmma_wait<0>();
     settle_state(S);
     keep(bits);
@@ -150,9 +142,14 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
   if constexpr (Carries) {
     save_state(S, s.carried.to, row, column);
     if (s.carried.turned != nullptr) save_state(S, whole_state(s.carried.turned, 0, true), row, column);
-  } else {
-    if (lane == 0) stored_all();
   }
+}
+
+// By a warp of the block. Told: somebody waits for them.
+template <int Groups, int Blocks, bool Told>
+__device__ __forceinline__ void store_states_forward(const Problem& p, ForwardShared<Groups, Blocks>& s, int& turns) {
+  unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
+  store_states<Told>(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
 }
 
 // The grid is (slices, H, N).
@@ -164,7 +161,10 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
   constexpr int kStages = kForwardStages<Groups, Blocks>;
   auto& s = *reinterpret_cast<Shared*>(memory);
   if (p.brief > 0 && count_chunks(p, nth_sequence(p, blockIdx.z)) == 0) return;
-  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [] {});
+  prepare_places<Shared, Groups, kStages>(s, [](ForwardStage<Groups>& stage) { clear_squares(shared_address(stage.tile.E), kTerms); }, [&] {
+    barrier_init(shared_address(&s.passed_on), 4 * Groups * kSpeakers);
+    barrier_init(shared_address(&s.taken), 1);
+  });
   if (threadIdx.x == 0) s.work = work_of(p, blockIdx.z, blockIdx.y, blockIdx.x * Groups * kSlice);
   __syncthreads();
   const int wg = __shfl_sync(kAllLanes, threadIdx.x / 128, 0);
@@ -173,9 +173,13 @@ __global__ void __launch_bounds__(kWalkThreads<Groups>, Blocks) gdn_forward_kern
     walk_forward<E, Groups, false, Blocks>(p, s, wg);
   } else {
     if constexpr (Groups > 1 || Blocks > 1) registers_down<Blocks == 2 ? kShortFeedRegisters : kFeedRegisters>();
-    if (threadIdx.x / 32 % 4 == 0) {
+    const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0);
+    if (warp == 0) {
       Behind behind;
       feed<ForwardWay<Groups, Blocks>, Shared, Groups, kStages>(p, s, {maps, s}, behind);
+    } else if (warp == 2) {
+      int turns = 0;
+      store_states_forward<Groups, Blocks, false>(p, s, turns);
     }
   }
 }
@@ -205,8 +209,7 @@ __global__ void __launch_bounds__(kWalkThreads<1>, 1) gdn_forward_beside_kernel(
     Behind behind;
     feed<ForwardWay<1, 1, true, false>, Shared, 1, kStages>(p, s, {maps, s}, behind);
   } else if (of_block == 6) {
-    unsigned char* const to = p.starts + at_place(p, s.work.place, s.work.h) * kStateBytes;
-    store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), static_cast<int64_t>(p.H) * kStateBytes, turns);
+    store_states_forward<1, 1, true>(p, s, turns);
   } else if (of_block == 7) {
     tell_turns<1>(p, s, static_cast<int>(s.work.place) * p.k_heads + s.work.k_head, 0, s.work.chunks, turns);
   }

@@ -91,4 +91,76 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
   }
 }
 
+// The same by several warps, in the last kernel. What reaches gates through the decays between tokens and the states on both ends of the chunk is a sum over tokens: of those from the gate's
+// on, from the start; and of those before it, to the end. By a warp each: a lane has tokens 2 lane and 2 lane + 1. Terms are rounded before they
+// are added, as one warp alone would.
+__device__ __forceinline__ void sum_from_start(GateSums& sums, const Decays& d, int lane) {
+  float start[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int t = 2 * lane + e;
+    start[e] = multiply_apart(exp2_fast(d.log[t]), sums.of_start[0][t] + sums.of_start[1][t]);
+  }
+  float later = start[0] + start[1];  // from the lane's first token on
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const float x = __shfl_sync(kAllLanes, later, (lane + step) % 32);
+    if (lane + step < 32) later += x;
+  }
+  const float behind = __shfl_sync(kAllLanes, later, (lane + 1) % 32);
+  *reinterpret_cast<float2*>(&sums.from_start[2 * lane]) = make_float2(later, start[1] + (lane < 31 ? behind : 0.f));
+}
+__device__ __forceinline__ void sum_to_end(GateSums& sums, const Decays& d, const float* exact_end, int lane) {
+  if (exact_end != nullptr) take_end(sums, exact_end, d, lane);
+  float until[2];
+#pragma unroll
+  for (int e = 0; e < 2; ++e) {
+    const int t = 2 * lane + e;
+    until[e] = multiply_apart(exp2_fast(d.log[kChunk - 1] - d.log[t]), sums.of_end[0][t] + sums.of_end[1][t]);
+  }
+  float earlier = until[0] + until[1];  // up to the lane's second token
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const float y = __shfl_up_sync(kAllLanes, earlier, step);
+    if (lane >= step) earlier += y;
+  }
+  const float before = __shfl_up_sync(kAllLanes, earlier, 1), first = lane > 0 ? before : 0.f;
+  *reinterpret_cast<float2*>(&sums.to_end[2 * lane]) = make_float2(first, first + until[0]);
+}
+
+// What passes through from the one state to the other, of so many warps; by a thread.
+__device__ __forceinline__ void sum_through(GateSums& sums, const float* of_states) {
+  float through = 0.f;
+#pragma unroll
+  for (int i = 0; i < kWalkers; ++i) through += of_states[i];
+  sums.all_through = through;
+}
+
+// dg of token t: all of that, and what reaches the gate through the decays between tokens.
+__device__ __forceinline__ void write_gate(const Problem& p, const GateSums& sums, const Decays& d, int64_t first, int valid, int h, int t) {
+  if (t >= valid) return;
+  const float through = sums.all_through, alpha = d.alpha[t];
+  float between = 0.f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) between += sums.between[i][t];
+  float dg = between + sums.from_start[t] + sums.to_end[t] + multiply_apart(exp2_fast(d.log[kChunk - 1]), through);
+  if (alpha != 0.f) {
+    dg /= alpha;
+  } else {  // too steep: both parts of each decay are formed without it
+    const float before_it = t > 0 ? d.log[t - 1] : 0.f, last = exp2_fast(fminf(d.log[kChunk - 1] - d.log[t], 0.f));
+    float after = 0.f, until_it = 0.f;
+    dg = between;
+    for (int i = t; i < kChunk; ++i) after += exp2_fast(fminf(d.log[i] - d.log[t], 0.f)) * (sums.of_start[0][i] + sums.of_start[1][i]);
+    for (int j = 0; j < t; ++j) until_it += exp2_fast(fminf(before_it - d.log[j], 0.f)) * (sums.of_end[0][j] + sums.of_end[1][j]);
+    const float from_start = exp2_fast(before_it);
+    dg += from_start * after + last * until_it + from_start * last * through;
+  }
+  p.dg[(first + t) * p.H + h] = dg;
+}
+
+// dbeta of token t, where the reverse walk has not found it.
+__device__ __forceinline__ void write_beta(const Problem& p, const GateSums& sums, const Decays& d, int64_t first, int valid, int h, int t) {
+  if (t < valid) p.dbeta[(first + t) * p.H + h] = sums.of_beta[t] / d.beta[t];
+}
+
 }  // namespace

@@ -15,6 +15,7 @@ namespace {
 constexpr int kGradientThreads = 256;                    // that multiply, in two warpgroups
 constexpr int kGradientBlock = kGradientThreads + 128;  // and those that feed
 constexpr int kMatrices = 1, kCleared = 2;              // named barriers of those that multiply
+constexpr int kSumsThrough = 0, kSumsFromStart = 1, kSumsToEnd = 6;  // warps that have less to do between tokens
 
 // A chunk and a key head.
 struct Task {
@@ -36,7 +37,7 @@ struct GradientShared {
   Decays decays[kHeadsAhead];
   GateSums sums[2];  // of heads in turns
   Task task[kTasks];
-  unsigned char unused[1536];  // the places of the walk back reach as far (together.cuh)
+  unsigned char unused[480];  // the places of the walk back reach as far (together.cuh)
   alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, betas_read, found[kTasks];
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
@@ -157,17 +158,36 @@ struct GradientBlock {
   }
 };
 
-// 64 channels of the rows of a head, from channel 64 half on; by a warp of four.
+// Of four lanes side by side, which have four words each: number i of lane j becomes number j of lane i.
+__device__ __forceinline__ void turn_four(uint32_t (&x)[4], int lane) {
+#pragma unroll
+  for (int i = 0; i < 4; i += 2) {
+    const uint32_t got = __shfl_xor_sync(kAllLanes, lane & 1 ? x[i] : x[i + 1], 1);
+    x[i] = lane & 1 ? got : x[i], x[i + 1] = lane & 1 ? x[i + 1] : got;
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t got = __shfl_xor_sync(kAllLanes, lane & 2 ? x[i] : x[i + 2], 2);
+    x[i] = lane & 2 ? got : x[i], x[i + 2] = lane & 2 ? x[i + 2] : got;
+  }
+}
+
+// 64 channels of the rows of a head, from channel 64 half on; by a warp of four. A lane stores 16 bytes at a time, and four lanes 64 of a row.
 template <class E>
 __device__ __forceinline__ void store_rows(int64_t first, int valid, const float (&x)[32], void* to, int heads, int head, int half, int warp,
                                            int lane) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int row = 16 * warp + lane / 4 + 8 * r;
-    auto* const from = static_cast<uint16_t*>(to) + ((first + row) * heads + head) * kHeadSize + 64 * half + 2 * (lane % 4);
-    if (row >= valid) continue;
+    auto* const from = static_cast<uint16_t*>(to) + ((first + row) * heads + head) * kHeadSize + 64 * half + 8 * (lane % 4);
 #pragma unroll
-    for (int n = 0; n < 8; ++n) store_once(reinterpret_cast<uint32_t*>(from + 8 * n), pack<E>(x[4 * n + 2 * r], x[4 * n + 2 * r + 1]));
+    for (int n = 0; n < 8; n += 4) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) words[i] = pack<E>(x[4 * (n + i) + 2 * r], x[4 * (n + i) + 2 * r + 1]);
+      turn_four(words, lane);
+      if (row < valid) store_once(reinterpret_cast<uint4*>(from + 8 * n), make_uint4(words[0], words[1], words[2], words[3]));
+    }
   }
 }
 
@@ -232,6 +252,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   const Problem& p = block.p;
   GradientShared& s = block.s;
   float dQ[32] = {}, dK[32] = {};
+  int of_query = 0;  // heads of a query head that are behind
 #pragma unroll 1
   for (int turn = 0; turn < p.k_group; ++turn) {
     const int h = task.k_head * p.k_group + turn;
@@ -257,7 +278,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     const int of_block = warp_here(), wg = of_block / 4, warp = of_block % 4, lane = lane_here();
     const uint32_t all_k = anew(shared_address(s.k)), all_q = all_k + kHalves * kBoxBytes;
     const uint32_t k = all_k + wg * kBoxBytes, q = all_q + wg * kBoxBytes;
-    if (turn % p.q_group == 0) {
+    if (of_query == 0) {
       barrier_wait(shared_address(&s.queries), at.parities >> kOfQueries & 1);
       at.parities ^= 1 << kOfQueries;
       block.clear_tail(task, turn == 0 ? all_k : all_q, turn == 0 ? 2 * kHalves : kHalves);
@@ -277,17 +298,26 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     named_barrier(kMatrices, kGradientThreads);  // those of the head before are read
     const int at_warp = warp_here();
     find_between<E>(of.between, products, d, p.scale, sums, at_warp < 4 ? scores : keys, at_warp / 4, at_warp % 4, here);
+    if (at_warp == kSumsThrough) {
+      if (here == 0) sum_through(sums, task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through);
+    } else if (at_warp == kSumsFromStart) {
+      sum_from_start(sums, d, here);
+    } else if (at_warp == kSumsToEnd) {
+      sum_to_end(sums, d, task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr, here);
+    }
     fence_async();
     named_barrier(kMatrices, kGradientThreads);
     multiply_matrices<E>(dQ, dK, scores, keys, q, k);
-    if (at_warp == 0) {
-      const float* const of_states = task.at_end != nullptr ? task.at_end[2 * turn].of_states : sums.through;
-      const float* const exact_end = task.exact_end != nullptr ? task.exact_end + turn * kWalkers * kChunk : nullptr;
-      write_gates(p, sums, d, of_states, exact_end, !walk_finds_betas<E>(d, task.at_end != nullptr), task.first, task.valid, h, lane_here());
+    // Meanwhile, a lane a token. Nobody waits for one warp that has all of it.
+    if (at_warp < 2) {
+      write_gate(p, sums, d, task.first, task.valid, h, 32 * at_warp + lane_here());
+    } else if (at_warp >= 6 && !walk_finds_betas<E>(d, task.at_end != nullptr)) {
+      write_beta(p, sums, d, task.first, task.valid, h, 32 * (at_warp - 6) + lane_here());
     }
     wgmma_wait<0>();
     settle(dQ), settle(dK);
-    if ((turn + 1) % p.q_group != 0) continue;
+    if (++of_query != p.q_group) continue;
+    of_query = 0;
     if (turn < p.q_group) {  // before the next task's can be
       barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);
       at.parities ^= 1 << kOfBetas;

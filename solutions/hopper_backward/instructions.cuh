@@ -81,6 +81,12 @@ __device__ __forceinline__ void load_boxes(uint32_t to, const CUtensorMap* map, 
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], [%6];"
       ::"r"(to), "l"(map), "r"(0), "r"(token), "r"(half), "r"(head), "r"(bar) : "memory");
 }
+// Four numbers that nobody writes meanwhile; asked for here, and not later.
+__device__ __forceinline__ float4 load_soon(const float4* from) {
+  float4 x;
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "l"(from));
+  return x;
+}
 // As many bytes, a multiple of 16, as they lie.
 __device__ __forceinline__ void load_bytes(uint32_t to, const void* from, int bytes, uint32_t bar) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -95,6 +101,10 @@ __device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, i
 // To the cache alone: whoever loads them later finds them there.
 __device__ __forceinline__ void bring_near(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void bring_boxes_near(const CUtensorMap* map, int half, int head, int token) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(0), "r"(token), "r"(half), "r"(head)
+               : "memory");
 }
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
@@ -118,7 +128,9 @@ __device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
 }
 
 // A word in memory that nobody reads soon.
-__device__ __forceinline__ void store_once(uint32_t* at, uint32_t x) { asm volatile("st.global.cs.b32 [%0], %1;" ::"l"(at), "r"(x) : "memory"); }
+__device__ __forceinline__ void store_once(uint4* at, uint4 x) {
+  asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
 
 __device__ __forceinline__ uint4 load_shared(uint32_t at) {
   uint4 x;
@@ -195,6 +207,9 @@ __device__ __forceinline__ int wait_for_counts(const int* first, const int* seco
 __device__ __forceinline__ void fence_async_memory() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // --- matrices in fragments --------------------------------------------------------------------------------------
+
+// A product that is rounded before anything is added to it.
+__device__ __forceinline__ float multiply_apart(float x, float y) { return __fmul_rn(x, y); }
 
 __device__ __forceinline__ void ldmatrix(uint32_t (&r)[4], uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -5,7 +5,7 @@
 
 namespace {
 
-constexpr int kHeads = 4;  // of a block that prepares, at most: a warp each
+constexpr int kHeads = kMostHeads;  // of a block that prepares, at most: a warp each
 
 // How such a block is made up: `units` of `heads` heads that share their q and k. As many units one after the other share a
 // query head and a key head.
@@ -36,17 +36,51 @@ __device__ __forceinline__ void copy_tile(unsigned char* tile, int further, int 
   for (int i = lane; i < bytes / 16; i += 32) to[i] = from[i];
 }
 
+// What a block needs that begins once this one is over, as one of `blocks` that are there at a time, in the order of the grid: to the cache.
+// Else all blocks of a multiprocessor wait for memory at the same time, and leave it idle at the same time.
+struct NextBlock {
+  const Problem& p;
+  const CUtensorMap *q_map, *k_map;
+  const Group& group;
+  int blocks;
+  struct Place {
+    int64_t token;  // -1: there is none
+    int nth;
+  };
+  // By a warp.
+  __device__ __forceinline__ Place find() const {
+    const unsigned place = blockIdx.x + blocks, nth = blockIdx.y + place / gridDim.x;
+    if (nth >= gridDim.y || place % gridDim.x >= p.places) return {-1, 0};
+    const Chunk chunk = find_chunk(p, place % gridDim.x);
+    return {chunk.valid > 0 ? chunk.first : -1, static_cast<int>(nth)};
+  }
+  __device__ __forceinline__ void ask(const Place& place) const {
+    if (place.token < 0) return;
+    for (int u = 0; u < group.units; ++u) {
+      const int unit = place.nth * group.units + u, token = static_cast<int>(place.token);
+      bring_boxes_near(k_map, 0, unit / group.of_key_head, token);
+      bring_boxes_near(q_map, 0, unit / group.of_query_head, token);
+    }
+  }
+};
+struct NoNextBlock {
+  struct Place {};
+  __device__ __forceinline__ Place find() const { return {}; }
+  __device__ __forceinline__ void ask(const Place&) const {}
+};
+
 // A chunk, and `units * heads` heads from unit `nth` of so many on; by a warpgroup, which has `memory` alone, with a barrier that has been
 // prepared. `meet`: of the warpgroup.
-template <class E, class Meet>
+template <class E, class Next, class Meet>
 __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMap* q_map, const CUtensorMap* k_map, const Group& group,
-                                              const Chunk& chunk, int64_t place, int nth, unsigned char* memory, int parity, Meet meet) {
+                                              const Chunk& chunk, int64_t place, int nth, unsigned char* memory, int parity, const Next& next, Meet meet) {
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here(), thread = threadIdx.x % 128;
   const int heads = group.units * group.heads, h = nth * heads;
   const bool busy = warp < heads;
   const uint32_t landed = shared_address(&front.landed);
+  const Gates gates = ask_gates(p, chunk.first, chunk.valid, h, heads);  // ahead of boxes: decays are found while those are on their way
   if (thread == 0) {
     barrier_expect(landed, group.units * kUnitBytes);
     for (int u = 0; u < group.units; ++u) {
@@ -56,11 +90,14 @@ __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMa
       load_boxes(q, q_map, 0, unit / group.of_query_head, token, landed);
     }
   }
-  load_gates(p, chunk.first, chunk.valid, h, heads, front.rows);
+  keep_gates(gates, heads, front.rows);
   const int64_t at = at_place(p, place, h + warp);
   meet();
   if (busy) find_decays(p, front.rows[warp], at, lane);
+  typename Next::Place later{};
+  if (warp == 3) later = next.find();
   barrier_wait(landed, parity);
+  if (warp == 3 && lane == 0) next.ask(later);
   if (chunk.valid < kChunk) {  // rows of the next sequence, NaN maybe
     for (int at = 0; at < group.units * kUnitBytes; at += kBoxBytes) clear_rows(shared_address(boxes) + at, chunk.valid, thread, 128);
     fence_async();
@@ -96,9 +133,11 @@ __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMa
   if (lane == 0) store_released(p.prepared + at, 1);
 }
 
+constexpr int kPreparing = 3;  // blocks of a multiprocessor
+
 // A block has a chunk, or finds the order of sequences. The grid is (places of chunks and one more, H / (units * heads)).
 template <class E>
-__global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
+__global__ void __launch_bounds__(128, kPreparing) gdn_prepare_kernel(
     const __grid_constant__ Problem p, const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
     const __grid_constant__ Group group) {
   DYNAMIC_SHARED(memory);
@@ -115,7 +154,8 @@ __global__ void __launch_bounds__(128, 3) gdn_prepare_kernel(
     barrier_init_done();
   }
   if (kEveryLane) __syncthreads();
-  prepare_chunk<E>(p, &q_map, &k_map, group, chunk, blockIdx.x, blockIdx.y, memory, 0, [] { __syncthreads(); });
+  prepare_chunk<E>(p, &q_map, &k_map, group, chunk, blockIdx.x, blockIdx.y, memory, 0,
+                   NextBlock{p, &q_map, &k_map, group, kPreparing * p.multiprocessors}, [] { __syncthreads(); });
 }
 
 }  // namespace

@@ -165,6 +165,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       if (lane == 0) ends_at(p, s.work.n, s.work.h, turn == 0).of_states[walker] = found;
     }
     barrier_wait(shared_address(&s.full[place]), parity & 1);
+    const float end = load_one(decays + offsetof(ReverseDecays, end));  // ahead of products, behind which it would wait
     if constexpr (!Carries) barrier_wait(shared_address(&s.taken), ((behind + turn) & 1) ^ 1);
     pack_state<E>(state_bits, dS);
     Tokens g_bits, q_bits, bits;
@@ -173,7 +174,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     multiply_and_keep<E, !Carries>(y, state_bits, k, turn == 0, shared_address(s.states[wg]), warp, lane);
     multiply_upper<E>(o, g_bits, P, false);
     wgmma_commit();
-    scale_state(dS, load_one(decays + offsetof(ReverseDecays, end)));
+    scale_state(dS, end);
     decay_tokens<E>(q_bits, g_bits, decays + offsetof(ReverseDecays, read), lane);
     // The state's update by queries waits for nothing: its halves fill gaps, the first one that before x, the second one that behind it.
     wgmma_fence();
@@ -279,7 +280,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
 template <int Groups>
 __device__ __forceinline__ void store_states_back(const Problem& p, ReverseShared<Groups>& s, int& behind) {
   unsigned char* const to = p.ends + at_place(p, s.work.place + s.work.chunks - 1, s.work.h) * kStateBytes;
-  store_states(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), -static_cast<int64_t>(p.H) * kStateBytes, behind);
+  store_states<true>(s, to + s.work.slice / kSlice * (kHalves * kBoxBytes), -static_cast<int64_t>(p.H) * kStateBytes, behind);
 }
 
 }  // namespace

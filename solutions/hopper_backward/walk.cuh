@@ -154,26 +154,15 @@ __device__ __forceinline__ void multiply_and_keep(float (&acc)[32], const uint32
   }
 }
 
-// What a warp has kept, to a chunk's place in memory. Before the next one it waits for that to be read.
-__device__ __forceinline__ void hand_out(uint32_t states, unsigned char* to, int warp, int lane) {
-  constexpr int kRows = 16 * 128;  // bytes of a warp's rows in a box
-  fence_async();
-  __syncwarp();
-  if (lane == 0) {
-    store_bytes(to + warp * kRows, states + warp * kRows, kRows);
-    store_bytes(to + kBoxBytes + warp * kRows, states + kBoxBytes + warp * kRows, kRows);
-  }
-}
-
-// The same by way of a warp that stores it, and sees it arrive: once that has `taken` the one before.
+// What a warp has kept, to one that stores it: once that has `taken` the one before.
 __device__ __forceinline__ void pass_on(uint32_t passed_on, int lane) {
   fence_async();
   __syncwarp();
   warp_arrive(lane, passed_on);
 }
 
-// Stores states that whoever walks passes on, from `to` on; by a warp.
-template <class Shared>
+// Stores states that whoever walks passes on, from `to` on; by a warp. Told: it sees each arrive, and says so.
+template <bool Told, class Shared>
 __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64_t step, int& behind) {
   const int chunks = s.work.chunks;
   if (lane_here() == 0) {
@@ -184,9 +173,11 @@ __device__ __forceinline__ void store_states(Shared& s, unsigned char* to, int64
       stored_read();
       barrier_arrive(shared_address(&s.taken));
       to += step;
+      if (!Told) continue;
       stored_all();
       store_count(&s.states_there, behind + turn + 1);
     }
+    if (!Told) stored_all();
   }
   __syncwarp();
   behind += chunks;

@@ -77,6 +77,9 @@ TAIL = "if (rows >= kChunk) {\n      const"
 TO_TMA = "fence_async();  // for warps that walk, which have written it"
 OWN_PLACE = "barrier_wait(shared_address(&s.empty[i % Stages]), i / Stages & 1);"
 STATES_TAKEN = "barrier_wait(shared_address(&s.taken), ((behind + turn) & 1) ^ 1);"
+FORWARD_TAKEN = "barrier_wait(shared_address(&s.taken), (c & 1) ^ 1);"
+DECAYED = "      scale_state(S, end);\n      pass_on"
+TO_END = "(at_warp == kSumsToEnd)"
 OF_PART = "if (round > 0) barrier_wait(shared_address(&s.left[place]), (round - 1) & 1);\n          if (lane"
 END_OF_WALKS = "if (lane_here() == 0) end_walk_back<Groups>(walk);"
 TILE_THERE = "if (lane == 0) store_released(p.prepared + at, 1);"
@@ -93,7 +96,9 @@ ERASED = "wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_
 @pytest.mark.parametrize(
     ("name", "old", "new", "says"),
     [
-        pytest.param("forward.cuh", "(!Carries) scale_state(S,", "(!Carries) (void)(", "WRONG: ragged", id="no decay"),
+        pytest.param("forward.cuh", DECAYED, "      pass_on", "WRONG: ragged", id="no decay"),
+        pytest.param("forward.cuh", FORWARD_TAKEN, ";", "changed|WRONG|while|fence|deadlock", id="and forward"),
+        pytest.param("gradients.cuh", TO_END, "(false)", "WRONG", id="nothing through the end of a chunk"),
         pytest.param("reverse.cuh", ERASED, "", "WRONG: ragged", id="nothing erased"),
         pytest.param("walk.cuh", TO_TMA, "", "a write without fence_async", id="no fence"),
         pytest.param("walk.cuh", OWN_PLACE, "", "changed|WRONG|fence_async|deadlock", id="a place not left yet"),
