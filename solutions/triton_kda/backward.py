@@ -63,7 +63,7 @@ def blocking(D: int, room: int) -> Blocking:
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
         return Blocking((4, B), (4, B), (4, B, 1), (4, B, 1), (4, B), (4, B), (4, B, B, 1), (4, B, B, 1))
-    parts = Blocking((4, 64), (4, 64), (4, 64, 3), (4, 64, 2), (4, 64), (4, 64), (4, 64, 64, 2), (4, 64, 64, 2))
+    parts = Blocking((4, 64), (4, 64), (4, 64, 3), (4, 64, 2), (4, 64), (1, 32), (4, 64, 64, 2), (4, 64, 64, 2))
     if room < 227 * 1024:
         parts = parts._replace(states=(8, 64, 1), walk=(8, 64, 1), queries=(8, 64, 64, 1), keys=(8, 64, 64, 1))
     return parts if D <= 128 else parts._replace(states=(8, 64, 1), walk=(8, 64, 1))
@@ -225,8 +225,8 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     )  # fmt: skip
     warps, BD = cut.between
     between_kernel[(slots * H * triton.cdiv(D, BD) * BLOCKS,)](
-        q, k, cu_seqlens, work.sums, work.P, work.inverse, dq_part, dk_part, dg, *size, HQ=HQ, BD=BD, num_warps=warps,
-        **common,
+        q, k, cu_seqlens, work.sums, work.P, work.inverse, dq_part, dk_part, dg, *size, HQ=HQ, BD=BD,
+        SLICE=cut.queries[1], num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.queries
     queries_kernel[(slots * HQ * triton.cdiv(D, BD),)](
