@@ -6,10 +6,9 @@ other as a whole.
 
 import triton
 import triton.language as tl
-from borders import LASTING, LEVELS, crossing, pairs, row_at
+from borders import LASTING, LEVELS, row_at
 from chunks import tokens_of
 from products import two_terms
-from scores import spans
 
 
 @triton.jit
@@ -27,32 +26,34 @@ def summed(sums, x, ones):
 
 
 @triton.jit
-def inside_of_block(Q, K, g, P_ptr, B_ptr, C: tl.constexpr):
+def inside_of_block(Q, K, g, P_ptr, B_ptr, spans_ptr, C: tl.constexpr):
     """What passes between tokens of one block. At one level a token is a later one or an earlier one. The exponents of
-    its decays are products of gates, in two terms, with zeros and ones: nothing is loaded, and nothing subtracted."""
+    its decays are products of gates, in two terms, with zeros and ones: nothing is subtracted."""
+    N: tl.constexpr = g.shape[1]
     high, low = two_terms(g)
-    i, j = tl.arange(0, g.shape[1])[:, None], tl.arange(0, g.shape[1])[None, :]
-    P, P_across = tl.load(P_ptr + i * C + j), tl.load(P_ptr + j * C + i)
-    B = tl.load(B_ptr + i * C + j)
+    i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
+    # dP is 0 where no later token meets an earlier one: a pair's level says which of them meet.
+    P, P_across, B = tl.load(P_ptr + i * C + j), tl.load(P_ptr + j * C + i), tl.load(B_ptr + i * C + j)
     dQ, dK, dg = tl.zeros(g.shape, tl.float32), tl.zeros(g.shape, tl.float32), tl.zeros(g.shape, tl.float32)
-    for level in tl.static_range(LEVELS):
-        chosen = spans(j, i, level)
-        factor = tl.exp2(tl.dot(high, chosen, acc=tl.dot(low, chosen)))
+    for level in tl.range(0, LEVELS, num_stages=1):
+        factor = tl.load(spans_ptr + level * (N * N) + j * N + i)
+        factor = tl.exp2(tl.dot(high, factor, acc=tl.dot(low, factor)))
         Q_at, K_at = (Q * factor).to(tl.bfloat16), (K * factor).to(tl.bfloat16)
-        later, earlier = pairs(j, i, level), pairs(i, j, level)  # what token j is to token i
-        y = factor * tl.dot(K_at, tl.where(later, P_across, 0.0))
-        z = tl.dot(Q_at, tl.where(earlier, P, 0.0))
-        z = factor * tl.dot(K_at, tl.where(later | earlier, B, 0.0), acc=z)
+        here = (i ^ j) >> level == 1
+        y = factor * tl.dot(K_at, tl.where(here, P_across, 0.0))
+        z = tl.dot(Q_at, tl.where(here, P, 0.0))
+        z = factor * tl.dot(K_at, tl.where(here, B, 0.0), acc=z)
         dQ += y
         dK += z
-        dg = summed(dg, Q * y + K * z, crossing(j, i, level).to(tl.bfloat16))
+        dg = summed(dg, Q * y + K * z, tl.load(spans_ptr + level * (N * N) + i * N + j))
     return dQ, dK, dg
 
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def between_kernel(
-    q_ptr, k_ptr, cu_seqlens_ptr, sums_ptr, P_ptr, B_ptr, dq_part_ptr, dk_part_ptr, dg_ptr, num_seqs, total,
+    q_ptr, k_ptr, cu_seqlens_ptr, sums_ptr, P_ptr, B_ptr, ones_ptr, dq_part_ptr, dk_part_ptr, dg_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, SLICE: tl.constexpr,
+    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """A program has a chunk, a value head, some channels and a block of 16 tokens: the later tokens of pairs with
     blocks before it, the earlier ones of pairs with blocks behind it, and those between which such pairs pass.
@@ -86,10 +87,10 @@ def between_kernel(
     g = G - columns_at(sums_ptr, t - 1, d, t > 0, D, D)
 
     near = block * B * (C + 1)
-    dQ, dK, dg = inside_of_block(Q, K, g, P_ptr + near, B_ptr + near, C)
+    dQ, dK, dg = inside_of_block(Q, K, g, P_ptr + near, B_ptr + near, ones_ptr + 2 * C * C, C)
     if block > 0:  # with tokens before: a border where the block begins
         y, z = tl.zeros([BD, B], dtype=tl.float32), tl.zeros([BD, B], dtype=tl.float32)
-        for other in range(block):
+        for other in tl.range(0, block, num_stages=STAGES):
             e = other * B + r
             back = tl.exp2(tl.minimum(start - columns_at(sums_ptr, e, d, e >= 0, D, D), 0.0))
             back = (columns_at(k_ptr, e, d, e >= 0, HQ * D, D) * back).to(tl.bfloat16)
@@ -103,7 +104,7 @@ def between_kernel(
         dg = summed(dg, Q * y + K * z, (i >= j).to(tl.bfloat16))
     if block * B + B < count:  # with tokens behind: a border where it ends
         z, through = tl.zeros([BD, B], dtype=tl.float32), tl.zeros([BD, B], dtype=tl.float32)
-        for far in range(block + 1, (count + B - 1) // B):
+        for far in tl.range(block + 1, (count + B - 1) // B, num_stages=STAGES):
             s = far * B + r
             forth = tl.exp2(tl.minimum(columns_at(sums_ptr, s, d, s >= 0, D, D) - end, 0.0))
             Q_at = (columns_at(q_ptr, s, d, s < count, HQ * D, D) * forth).to(tl.bfloat16)
@@ -111,7 +112,7 @@ def between_kernel(
             rows = (far * B + i) * C + j
             z = tl.dot(Q_at, tl.load(P_ptr + rows + block * B), acc=z)
             z = tl.dot(K_at, tl.load(B_ptr + rows + block * B), acc=z)
-            for other in range(block):  # past the whole block
+            for other in tl.range(0, block, num_stages=STAGES):  # past the whole block
                 x = tl.dot(Q_at, tl.load(P_ptr + rows + other * B))
                 x = tl.dot(K_at, tl.load(B_ptr + rows + other * B), acc=x)
                 e = other * B + r

@@ -6,6 +6,7 @@ from borders import LASTING, LEVELS, level_factor, pairs, row_at, rows_at
 from chunks import tokens_of
 from gates import log2_decay
 from inverse import unit_lower_inverse
+from scores import spans
 
 LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a write is nothing in float32
 
@@ -40,7 +41,8 @@ def decays_kernel(
     BD: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk, a value head and some channels: sums of gates, in float32; scale gamma * Q, gamma * K and
-    Gamma_C,: * K; and gamma_C. The first one makes two tables of ones [C, C]: on the diagonal and above it; below it.
+    Gamma_C,: * K; and gamma_C. The first one makes tables of ones: [C, C] on
+    the diagonal and above it; below it; and [16, 16] for each level, where a token's factor there has a gate.
     """
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -50,6 +52,8 @@ def decays_kernel(
         square = t[:, None] * C + t[None, :]
         tl.store(ones_ptr + square, (t[None, :] >= t[:, None]).to(tl.bfloat16))
         tl.store(ones_ptr + C * C + square, (t[None, :] < t[:, None]).to(tl.bfloat16))
+        i, j = (t % 16)[:, None], tl.arange(0, 16)[None, :]
+        tl.store(ones_ptr + 2 * C * C + t[:, None] * 16 + j, spans(i, j, (t // 16)[:, None]))
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
     if count <= 0:  # a slot that no chunk has
         return

@@ -131,7 +131,7 @@ def workspace(q, dv, slots: int, slices: int) -> Workspace:
     low = lambda *shape: new(*shape, dtype=torch.int8)  # noqa: E731
     return Workspace(
         f32(slots, H, C, D), new(4, slots * H * C * D), f32(slots, H, D), new(slots, H, C, C), f32(slots, H, C, C),
-        new(slots, H, C, C), new(2, C, C), new(slots, H, D, D), new(slots, H, D, D),
+        new(slots, H, C, C), new(3, C, C), new(slots, H, D, D), new(slots, H, D, D),
         low(slots, H, D, D), low(slots, H, D, D), new(total, H, D), low(total, H, D),
         dv if dv.dtype == torch.bfloat16 else new(total, H, D), f32(slots, H, 2, C), f32(slots, H, slices, C),
     )  # fmt: skip
@@ -225,7 +225,7 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     )  # fmt: skip
     warps, BD = cut.between
     between_kernel[(slots * H * triton.cdiv(D, BD) * BLOCKS,)](
-        q, k, cu_seqlens, work.sums, work.P, work.inverse, dq_part, dk_part, dg, *size, HQ=HQ, BD=BD,
+        q, k, cu_seqlens, work.sums, work.P, work.inverse, work.ones, dq_part, dk_part, dg, *size, HQ=HQ, BD=BD,
         SLICE=cut.queries[1], num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.queries
