@@ -63,7 +63,7 @@ def blocking(D: int, room: int) -> Blocking:
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
         return Blocking((4, B), (4, B), (4, B, 1), (4, B, 1), (4, B), (4, B), (4, B, B, 1), (4, B, B, 1))
-    parts = Blocking((4, 64), (4, 64), (4, 64, 3), (4, 64, 2), (4, 64), (1, 32), (4, 64, 64, 2), (4, 64, 64, 2))
+    parts = Blocking((4, 64), (1, 32), (4, 64, 3), (4, 64, 2), (4, 64), (1, 32), (4, 64, 64, 2), (4, 64, 64, 2))
     if room < 227 * 1024:
         parts = parts._replace(states=(8, 64, 1), walk=(8, 64, 1), queries=(8, 64, 64, 1), keys=(8, 64, 64, 1))
     return parts if D <= 128 else parts._replace(states=(8, 64, 1), walk=(8, 64, 1))
@@ -197,7 +197,7 @@ def prepare(q, k, g, beta, cu_seqlens, scale, work, cut, slots, size, common):
     )  # fmt: skip
     warps, BD = cut.scores
     scores_kernel[(slots * H * BLOCKS,)](
-        q, k, cu_seqlens, work.sums, work.P, work.KK, scale, *size, HQ=HQ, SHORT=short(*size), BD=BD, num_warps=warps,
+        q, k, cu_seqlens, work.sums, work.ones, work.P, work.KK, scale, *size, HQ=HQ, SHORT=short(*size), BD=BD, num_warps=warps,
         **common,
     )  # fmt: skip
     inverse_kernel[(slots * H,)](
