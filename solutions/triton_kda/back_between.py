@@ -7,7 +7,7 @@ other as a whole.
 import triton
 import triton.language as tl
 from borders import LASTING, LEVELS, row_at
-from chunks import tokens_of
+from chunks import known_tokens
 from products import two_terms
 
 
@@ -49,9 +49,9 @@ def inside_of_block(Q, K, g, P_ptr, B_ptr, spans_ptr, C: tl.constexpr):
     return dQ, dK, dg
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit
 def between_kernel(
-    q_ptr, k_ptr, cu_seqlens_ptr, sums_ptr, P_ptr, B_ptr, ones_ptr, dq_part_ptr, dk_part_ptr, dg_ptr, num_seqs, total,
+    q_ptr, k_ptr, chunks_ptr, sums_ptr, P_ptr, B_ptr, ones_ptr, dq_part_ptr, dk_part_ptr, dg_ptr,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, SLICE: tl.constexpr,
     STAGES: tl.constexpr = 1,
 ):  # fmt: skip
@@ -67,7 +67,7 @@ def between_kernel(
     block, rest = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     part, pair = rest % SLICES, rest // SLICES
     h, slot = pair % H, (pair // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     if block * B >= count:  # a slot that no chunk has, or a block without tokens
         return
     sums_ptr += (slot * H + h) * (C * D)

@@ -19,7 +19,7 @@ import triton.language as tl
 from back_prepare import write_gates
 from back_within import operand
 from borders import LASTING, added, row_at, rows_at
-from chunks import start_of, tokens_of
+from chunks import known_tokens, start_of
 from low import low_of
 
 
@@ -70,7 +70,7 @@ def zeros_behind(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def queries_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, starts_ptr, sums_ptr, P_ptr, own_ptr, ones_ptr, dq_part_ptr, dq_ptr, dg_ptr,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, chunks_ptr, starts_ptr, sums_ptr, P_ptr, own_ptr, ones_ptr, dq_part_ptr, dq_ptr, dg_ptr,
     scale, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
     STAGES: tl.constexpr,
@@ -79,7 +79,7 @@ def queries_kernel(
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     head, slot = pair % HQ, (pair // HQ).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     t, d = tl.arange(0, C), part * BD + tl.arange(0, BD)
     zeros_behind(cu_seqlens_ptr, dq_ptr, dg_ptr, slot, head, t, d, num_seqs, total, HQ, H, D)
     if count <= 0:  # a slot that no chunk has
@@ -171,7 +171,7 @@ def product_of_states(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def keys_kernel(
-    q_ptr, k_ptr, beta_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, start_low_ptr, end_low_ptr, sums_ptr,
+    q_ptr, k_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, start_low_ptr, end_low_ptr, sums_ptr,
     P_ptr, B_ptr, own_ptr, ones_ptr, dk_part_ptr, dk_ptr, dv_out_ptr, dg_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
     BV: tl.constexpr, STAGES: tl.constexpr,
@@ -180,7 +180,7 @@ def keys_kernel(
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     head, slot = pair % HQ, (pair // HQ).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     t, d = tl.arange(0, C), part * BD + tl.arange(0, BD)
     zeros_behind(cu_seqlens_ptr, dk_ptr, dv_out_ptr, slot, head, t, d, num_seqs, total, HQ, H, D)
     if count <= 0:  # a slot that no chunk has

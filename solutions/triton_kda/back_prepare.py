@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 from borders import LASTING, row_at, rows_at
-from chunks import tokens_of
+from chunks import known_tokens, tokens_of
 from gates import log2_decay
 from inverse import unit_lower_inverse
 from products import two_terms
@@ -37,8 +37,8 @@ def used_rows(row, SHORT: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def decays_kernel(
-    q_ptr, k_ptr, g_ptr, cu_seqlens_ptr, sums_ptr, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, ones_ptr, scale,
-    num_seqs, total,
+    q_ptr, k_ptr, g_ptr, cu_seqlens_ptr, sums_ptr, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, ones_ptr,
+    chunks_ptr, scale, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr,
     BD: tl.constexpr,
 ):  # fmt: skip
@@ -57,6 +57,9 @@ def decays_kernel(
         i, j = (t % 16)[:, None], tl.arange(0, 16)[None, :]
         tl.store(ones_ptr + 2 * C * C + t[:, None] * 16 + j, spans(i, j, (t // 16)[:, None]))
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    if tl.program_id(0) % (SLICES * H) == 0:
+        tl.store(chunks_ptr + 2 * slot, first)
+        tl.store(chunks_ptr + 2 * slot + 1, count.to(tl.int64))
     if count <= 0:  # a slot that no chunk has
         return
     # From here on all offsets are within the chunk, and fit into 32 bits.
@@ -148,9 +151,9 @@ def store_scores(P_ptr, KK_ptr, QK, KK, scale, t, e, C: tl.constexpr):
     tl.store(KK_ptr + t[:, None] * C + e[None, :], KK)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit
 def scores_kernel(
-    q_ptr, k_ptr, cu_seqlens_ptr, sums_ptr, ones_ptr, P_ptr, KK_ptr, scale, num_seqs, total,
+    q_ptr, k_ptr, chunks_ptr, sums_ptr, ones_ptr, P_ptr, KK_ptr, scale,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
     STAGES: tl.constexpr = 1,
 ):  # fmt: skip
@@ -162,7 +165,7 @@ def scores_kernel(
     tl.static_assert(BLOCKS == 4)
     block, pair = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     h, slot = pair % H, (pair // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     if count <= (block * B if SHORT else 0):  # a slot that no chunk has, or a block without tokens
         return
     q_ptr += (first * HQ + h // (H // HQ)) * D
@@ -187,12 +190,6 @@ def scores_kernel(
             G, start = rows_at(sums_ptr, t, d, t >= 0, D, D), row_at(sums_ptr, block * B - 1, d, D)
             decay = tl.minimum(G - start[None, :], 0.0)
             Q_at, K_at = (Q * tl.exp2(decay)).to(tl.bfloat16), (K * tl.exp2(decay)).to(tl.bfloat16)
-            if block > 0:
-                QK_0, KK_0 = far_scores(QK_0, KK_0, Q_at, K_at, k_ptr, sums_ptr, start, r, d, HQ * D, D)
-            if block > 1:
-                QK_1, KK_1 = far_scores(QK_1, KK_1, Q_at, K_at, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
-            if block > 2:
-                QK_2, KK_2 = far_scores(QK_2, KK_2, Q_at, K_at, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
             if tl.min(tl.min(decay, axis=0), axis=0) >= LASTING:
                 back = tl.trans((K * tl.exp2(-decay)).to(tl.bfloat16))
                 QK = tl.dot(Q_at, back, acc=QK)
@@ -200,6 +197,12 @@ def scores_kernel(
             else:
                 g = G - rows_at(sums_ptr, t - 1, d, t > 0, D, D)
                 QK, KK = near_scores(QK, KK, Q, K, g, ones_ptr + 2 * C * C)
+            if block > 0:
+                QK_0, KK_0 = far_scores(QK_0, KK_0, Q_at, K_at, k_ptr, sums_ptr, start, r, d, HQ * D, D)
+            if block > 1:
+                QK_1, KK_1 = far_scores(QK_1, KK_1, Q_at, K_at, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
+            if block > 2:
+                QK_2, KK_2 = far_scores(QK_2, KK_2, Q_at, K_at, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
 
     diagonal = tl.where(r[:, None] == r[None, :], own[:, None], 0.0)
     QK = tl.where(r[:, None] > r[None, :], QK, diagonal)
@@ -215,15 +218,15 @@ def scores_kernel(
         store_scores(P_ptr, KK_ptr, zeros, zeros, scale, t, 3 * B + r, C)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit
 def inverse_kernel(
-    beta_ptr, cu_seqlens_ptr, KK_ptr, inverse_ptr, num_seqs, total,
+    beta_ptr, chunks_ptr, KK_ptr, inverse_ptr,
     H: tl.constexpr, HAS_BETA: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """M = (I + diag(b) N)^-1 and (I + N diag(b))^-1 = diag(b)^-1 M diag(b), for N = strict_lower(KK): one inverse does
     for both, as no b is 0. `unit_lower_inverse` never looks at the rest."""
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     if count <= 0:  # a slot that no chunk has
         return
     t = tl.arange(0, C)
