@@ -231,13 +231,13 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     warps, BD, BV, stages = cut.queries
     queries_kernel[(slots * HQ * triton.cdiv(D, BD),)](
         q, k, do, cu_seqlens, work.chunks, work.starts, work.sums, work.P, work.own, work.ones, dq_part, dq, dg, scale, *size,
-        HQ=HQ, BD=BD, BV=BV, STAGES=stages, num_warps=warps, **common,
+        HQ=HQ, BD=BD, BV=BV, STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.keys
     keys_kernel[(slots * HQ * triton.cdiv(D, BD),)](
         q, k, beta, cu_seqlens, work.chunks, work.r, work.dv, work.starts, work.ends, work.start_low, work.end_low, work.sums,
         work.P, work.inverse, work.own, work.ones, dk_part, dk, dv, dg, *size, HQ=HQ, BD=BD, BV=BV,
-        STAGES=stages, num_warps=warps, **has_beta, **common,
+        STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
 
 
