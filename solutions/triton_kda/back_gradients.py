@@ -71,8 +71,8 @@ def zeros_behind(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def queries_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, chunks_ptr, starts_ptr, sums_ptr, P_ptr, own_ptr, ones_ptr, dq_part_ptr, dq_ptr, dg_ptr,
-    scale, num_seqs, total,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, chunks_ptr, starts_ptr, sums_ptr, P_ptr, own_ptr, ones_ptr, dq_part_ptr,
+    dq_ptr, dg_ptr, scale, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
     STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
@@ -182,8 +182,8 @@ def product_of_states(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def keys_kernel(
-    q_ptr, k_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, start_low_ptr, end_low_ptr, sums_ptr,
-    P_ptr, B_ptr, own_ptr, ones_ptr, dk_part_ptr, dk_ptr, dv_out_ptr, dg_ptr, num_seqs, total,
+    q_ptr, k_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, start_low_ptr, end_low_ptr,
+    sums_ptr, P_ptr, B_ptr, own_ptr, ones_ptr, dk_part_ptr, dk_ptr, dv_out_ptr, dg_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
     BV: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip

@@ -44,7 +44,8 @@ def decays_kernel(
 ):  # fmt: skip
     """A program has a chunk, a value head and some channels: sums of gates, in float32; scale gamma * Q, gamma * K and
     Gamma_C,: * K; and gamma_C. The first one makes tables of ones: [C, C] on
-    the diagonal and above it; below it; and [16, 16] for each level, where a token's factor there has a gate.
+    the diagonal and above it; below it; and [16, 16] for each level, where a token's factor there has a gate. The first
+    ones of a chunk write where it is.
     """
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -104,8 +105,8 @@ def add_level(QK, KK, Q, K, exponent, level, N: tl.constexpr):
 
 @triton.jit
 def add_quotient(QK, KK, Q, K, exponent, level, N: tl.constexpr):
-    """Adds what pairs have that meet at a level or below it, by one quotient. Other pairs may overflow, and a token with
-    a later one; nobody looks at them."""
+    """Adds what pairs have that meet at a level or below it, by one quotient. Other pairs may overflow, and a token
+    with a later one; nobody looks at them."""
     i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
     exponent = tl.where((i >> level) % 2 == 1, exponent, -exponent)
     factor = tl.exp2(exponent)
@@ -178,9 +179,6 @@ def scores_kernel(
     row = t < count
 
     QK, KK = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
-    QK_0, KK_0 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
-    QK_1, KK_1 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
-    QK_2, KK_2 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
     own = tl.zeros([B], dtype=tl.float32)  # a token's own query and key, without a decay in between
     if block * B < count:
         for d_first in tl.range(0, D, BD, num_stages=STAGES):
@@ -189,24 +187,33 @@ def scores_kernel(
             own += tl.sum(Q * K, axis=1)
             G, start = rows_at(sums_ptr, t, d, t >= 0, D, D), row_at(sums_ptr, block * B - 1, d, D)
             decay = tl.minimum(G - start[None, :], 0.0)
-            Q_at, K_at = (Q * tl.exp2(decay)).to(tl.bfloat16), (K * tl.exp2(decay)).to(tl.bfloat16)
             if tl.min(tl.min(decay, axis=0), axis=0) >= LASTING:
+                Q_at, K_at = (Q * tl.exp2(decay)).to(tl.bfloat16), (K * tl.exp2(decay)).to(tl.bfloat16)
                 back = tl.trans((K * tl.exp2(-decay)).to(tl.bfloat16))
                 QK = tl.dot(Q_at, back, acc=QK)
                 KK = tl.dot(K_at, back, acc=KK)
             else:
                 g = G - rows_at(sums_ptr, t - 1, d, t > 0, D, D)
                 QK, KK = near_scores(QK, KK, Q, K, g, ones_ptr + 2 * C * C)
-            if block > 0:
-                QK_0, KK_0 = far_scores(QK_0, KK_0, Q_at, K_at, k_ptr, sums_ptr, start, r, d, HQ * D, D)
-            if block > 1:
-                QK_1, KK_1 = far_scores(QK_1, KK_1, Q_at, K_at, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
-            if block > 2:
-                QK_2, KK_2 = far_scores(QK_2, KK_2, Q_at, K_at, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
-
     diagonal = tl.where(r[:, None] == r[None, :], own[:, None], 0.0)
-    QK = tl.where(r[:, None] > r[None, :], QK, diagonal)
-    store_scores(P_ptr, KK_ptr, QK, KK, scale, t, t, C)
+    store_scores(P_ptr, KK_ptr, tl.where(r[:, None] > r[None, :], QK, diagonal), KK, scale, t, t, C)
+
+    # Loops of their own: so fewer sums are in registers at once.
+    QK_0, KK_0 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
+    QK_1, KK_1 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
+    QK_2, KK_2 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
+    if block * B < count:
+        for d_first in tl.range(0, D if block > 0 else 0, BD, num_stages=STAGES):
+            d = d_first + tl.arange(0, BD)
+            start = row_at(sums_ptr, block * B - 1, d, D)
+            decay = tl.exp2(tl.minimum(rows_at(sums_ptr, t, d, t >= 0, D, D) - start[None, :], 0.0))
+            Q = (rows_at(q_ptr, t, d, row, HQ * D, D) * decay).to(tl.bfloat16)
+            K = (rows_at(k_ptr, t, d, row, HQ * D, D) * decay).to(tl.bfloat16)
+            QK_0, KK_0 = far_scores(QK_0, KK_0, Q, K, k_ptr, sums_ptr, start, r, d, HQ * D, D)
+            if block > 1:
+                QK_1, KK_1 = far_scores(QK_1, KK_1, Q, K, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
+            if block > 2:
+                QK_2, KK_2 = far_scores(QK_2, KK_2, Q, K, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
     if block != 0:
         store_scores(P_ptr, KK_ptr, QK_0, KK_0, scale, t, r, C)
     if block != 1:

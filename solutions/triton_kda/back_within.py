@@ -15,8 +15,8 @@ def operand(x_ptr, t, d, row, STRIDE: tl.constexpr, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def within_kernel(
-    do_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, of_scores_ptr, of_keys_ptr, own_ptr, of_walk_ptr, dbeta_ptr,
-    scale, num_seqs, total,
+    do_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, of_scores_ptr, of_keys_ptr, own_ptr, of_walk_ptr,
+    dbeta_ptr, scale, num_seqs, total,
     H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, SLICES: tl.constexpr, SHORT: tl.constexpr,
     C: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip

@@ -198,8 +198,8 @@ def prepare(q, k, g, beta, cu_seqlens, scale, work, cut, slots, size, common):
     )  # fmt: skip
     warps, BD = cut.scores
     scores_kernel[(slots * H * BLOCKS,)](
-        q, k, work.chunks, work.sums, work.ones, work.P, work.KK, scale, HQ=HQ, SHORT=short(*size), BD=BD, num_warps=warps,
-        **common,
+        q, k, work.chunks, work.sums, work.ones, work.P, work.KK, scale, HQ=HQ, SHORT=short(*size), BD=BD,
+        num_warps=warps, **common,
     )  # fmt: skip
     inverse_kernel[(slots * H,)](
         beta,
@@ -220,8 +220,8 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     has_beta = {"HAS_BETA": beta is not None}
     warps, BD = cut.within
     within_kernel[(slots * H,)](
-        do, beta, cu_seqlens, work.chunks, work.r, work.dv, work.P, work.inverse, work.own, work.of_walk, dbeta, scale, *size,
-        SLICES=work.of_walk.shape[2], SHORT=short(*size), BD=BD, num_warps=warps, **has_beta, **common,
+        do, beta, cu_seqlens, work.chunks, work.r, work.dv, work.P, work.inverse, work.own, work.of_walk, dbeta, scale,
+        *size, SLICES=work.of_walk.shape[2], SHORT=short(*size), BD=BD, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
     warps, BD = cut.between
     between_kernel[(slots * H * triton.cdiv(D, BD) * BLOCKS,)](
@@ -230,13 +230,13 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     )  # fmt: skip
     warps, BD, BV, stages = cut.queries
     queries_kernel[(slots * HQ * triton.cdiv(D, BD),)](
-        q, k, do, cu_seqlens, work.chunks, work.starts, work.sums, work.P, work.own, work.ones, dq_part, dq, dg, scale, *size,
-        HQ=HQ, BD=BD, BV=BV, STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **common,
+        q, k, do, cu_seqlens, work.chunks, work.starts, work.sums, work.P, work.own, work.ones, dq_part, dq, dg, scale,
+        *size, HQ=HQ, BD=BD, BV=BV, STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.keys
     keys_kernel[(slots * HQ * triton.cdiv(D, BD),)](
-        q, k, beta, cu_seqlens, work.chunks, work.r, work.dv, work.starts, work.ends, work.start_low, work.end_low, work.sums,
-        work.P, work.inverse, work.own, work.ones, dk_part, dk, dv, dg, *size, HQ=HQ, BD=BD, BV=BV,
+        q, k, beta, cu_seqlens, work.chunks, work.r, work.dv, work.starts, work.ends, work.start_low, work.end_low,
+        work.sums, work.P, work.inverse, work.own, work.ones, dk_part, dk, dv, dg, *size, HQ=HQ, BD=BD, BV=BV,
         STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
 
