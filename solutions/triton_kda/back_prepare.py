@@ -10,7 +10,7 @@ from products import two_terms
 from scores import spans
 
 LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a write is nothing in float32
-SAFE: tl.constexpr = tl.constexpr(-90.0)  # the exponent of one factor of a quotient inside of a block
+SAFE: tl.constexpr = tl.constexpr(-70.0)  # the exponent of one factor of a quotient inside of a block
 
 
 @triton.jit
