@@ -19,8 +19,9 @@ import triton.language as tl
 from back_prepare import write_gates
 from back_within import operand
 from borders import LASTING, added, row_at, rows_at
-from chunks import start_of, tokens_of
+from chunks import known_tokens, start_of
 from low import low_of
+from prepare import ask_for
 
 
 @triton.jit
@@ -70,16 +71,17 @@ def zeros_behind(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def queries_kernel(
-    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, starts_ptr, sums_ptr, P_ptr, own_ptr, ones_ptr, dq_part_ptr, dq_ptr, dg_ptr,
-    scale, num_seqs, total,
+    q_ptr, k_ptr, do_ptr, cu_seqlens_ptr, chunks_ptr, starts_ptr, sums_ptr, P_ptr, own_ptr, ones_ptr, dq_part_ptr,
+    dq_ptr, dg_ptr, scale, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, BV: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = H // HQ
+    LINES: tl.constexpr = 2 if D <= 64 else 4 if D <= 128 else 8  # of 32 elements
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     head, slot = pair % HQ, (pair // HQ).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     t, d = tl.arange(0, C), part * BD + tl.arange(0, BD)
     zeros_behind(cu_seqlens_ptr, dq_ptr, dg_ptr, slot, head, t, d, num_seqs, total, HQ, H, D)
     if count <= 0:  # a slot that no chunk has
@@ -93,6 +95,15 @@ def queries_kernel(
         h = head * GROUP + turn
         at = slot * H + h
         dg_at, sums, own = dg_ptr + (first * H + h) * D, sums_ptr + at * (C * D), own_ptr + at * (2 * C)
+        if AHEAD:
+            there, channels = tl.minimum(t, count - 1), tl.minimum(d, D - 1)
+            ask_for(do_ptr + (first * H + h) * D, there, H * D, D, LINES)
+            ask_for(starts_ptr + at * (D * D), channels, D, D, LINES)
+            ask_for(sums + part * BD, there, D, BD, BD // 32)
+            ask_for(dq_part_ptr + at * (C * D) + part * BD, there, D, BD, BD // 32)
+            ask_for(dg_at + part * BD, there, H * D, BD, BD // 32)
+            ask_for(k_ptr + part * BD, there, HQ * D, BD, BD // 32)
+            ask_for(q_ptr + part * BD, there, HQ * D, BD, BD // 32)
         if tl.min(row_at(sums, C - 1, d, D), axis=0) >= LASTING:
             y, dg = queries_by_quotients(
                 q_ptr, k_ptr, P_ptr + at * (C * C), sums, own, ones_ptr, t, d, row, HQ * D, D
@@ -171,16 +182,17 @@ def product_of_states(
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def keys_kernel(
-    q_ptr, k_ptr, beta_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, start_low_ptr, end_low_ptr, sums_ptr,
-    P_ptr, B_ptr, own_ptr, ones_ptr, dk_part_ptr, dk_ptr, dv_out_ptr, dg_ptr, num_seqs, total,
+    q_ptr, k_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, starts_ptr, ends_ptr, start_low_ptr, end_low_ptr,
+    sums_ptr, P_ptr, B_ptr, own_ptr, ones_ptr, dk_part_ptr, dk_ptr, dv_out_ptr, dg_ptr, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
-    BV: tl.constexpr, STAGES: tl.constexpr,
+    BV: tl.constexpr, STAGES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     GROUP: tl.constexpr = H // HQ
+    LINES: tl.constexpr = 2 if D <= 64 else 4 if D <= 128 else 8  # of 32 elements
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
     head, slot = pair % HQ, (pair // HQ).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     t, d = tl.arange(0, C), part * BD + tl.arange(0, BD)
     zeros_behind(cu_seqlens_ptr, dk_ptr, dv_out_ptr, slot, head, t, d, num_seqs, total, HQ, H, D)
     if count <= 0:  # a slot that no chunk has
@@ -194,6 +206,19 @@ def keys_kernel(
         h = head * GROUP + turn
         at, rows = slot * H + h, (first * H + h) * D
         sums, own, states, scores = sums_ptr + at * (C * D), own_ptr + at * (2 * C), at * (D * D), at * (C * C)
+        if AHEAD:
+            there, channels = tl.minimum(t, count - 1), tl.minimum(d, D - 1)
+            ask_for(starts_ptr + states, channels, D, D, LINES)
+            ask_for(dv_ptr + rows, there, H * D, D, LINES)
+            ask_for(dk_part_ptr + at * (C * D) + part * BD, there, D, BD, BD // 32)
+            ask_for(sums + part * BD, there, D, BD, BD // 32)
+            ask_for(k_ptr + part * BD, there, HQ * D, BD, BD // 32)
+            ask_for(ends_ptr + states, channels, D, D, LINES)
+            ask_for(r_ptr + rows, there, H * D, D, LINES)
+            ask_for(end_low_ptr + states, channels, D, D, LINES)
+            ask_for(start_low_ptr + states, channels, D, D, LINES)
+            ask_for(q_ptr + part * BD, there, HQ * D, BD, BD // 32)
+            ask_for(dg_ptr + rows + part * BD, there, H * D, BD, BD // 32)
         dg_at, last = dg_ptr + rows, row_at(sums, C - 1, d, D)
         if tl.min(last, axis=0) >= LASTING:
             y, dg = keys_by_quotients(

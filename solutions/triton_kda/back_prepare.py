@@ -2,12 +2,15 @@
 
 import triton
 import triton.language as tl
-from borders import LASTING, LEVELS, level_factor, pairs, row_at, rows_at
-from chunks import tokens_of
+from borders import LASTING, row_at, rows_at
+from chunks import known_tokens, tokens_of
 from gates import log2_decay
 from inverse import unit_lower_inverse
+from products import two_terms
+from scores import spans
 
 LEAST: tl.constexpr = tl.constexpr(2.0**-40)  # beside an error of its size a write is nothing in float32
+SAFE: tl.constexpr = tl.constexpr(-70.0)  # the exponent of one factor of a quotient inside of a block
 
 
 @triton.jit
@@ -34,13 +37,15 @@ def used_rows(row, SHORT: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def decays_kernel(
-    q_ptr, k_ptr, g_ptr, cu_seqlens_ptr, sums_ptr, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, ones_ptr, scale,
-    num_seqs, total,
+    q_ptr, k_ptr, g_ptr, cu_seqlens_ptr, sums_ptr, from_q_ptr, from_k_ptr, to_end_ptr, fall_ptr, ones_ptr,
+    chunks_ptr, scale, num_seqs, total,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, GATE: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr,
     BD: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk, a value head and some channels: sums of gates, in float32; scale gamma * Q, gamma * K and
-    Gamma_C,: * K; and gamma_C. The first one makes two tables of ones [C, C]: on the diagonal and above it; below it.
+    Gamma_C,: * K; and gamma_C. The first one makes tables of ones: [C, C] on
+    the diagonal and above it; below it; and [16, 16] for each level, where a token's factor there has a gate. The first
+    ones of a chunk write where it is.
     """
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -50,7 +55,12 @@ def decays_kernel(
         square = t[:, None] * C + t[None, :]
         tl.store(ones_ptr + square, (t[None, :] >= t[:, None]).to(tl.bfloat16))
         tl.store(ones_ptr + C * C + square, (t[None, :] < t[:, None]).to(tl.bfloat16))
+        i, j = (t % 16)[:, None], tl.arange(0, 16)[None, :]
+        tl.store(ones_ptr + 2 * C * C + t[:, None] * 16 + j, spans(i, j, (t // 16)[:, None]))
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    if tl.program_id(0) % (SLICES * H) == 0:
+        tl.store(chunks_ptr + 2 * slot, first)
+        tl.store(chunks_ptr + 2 * slot + 1, count.to(tl.int64))
     if count <= 0:  # a slot that no chunk has
         return
     # From here on all offsets are within the chunk, and fit into 32 bits.
@@ -76,83 +86,154 @@ def decays_kernel(
 
 
 @triton.jit
-def near_scores(QK, KK, q_ptr, k_ptr, sums_ptr, t, d, inside, STRIDE: tl.constexpr, D: tl.constexpr):
-    """Adds to QK and KK [B, B] what these channels add to pairs inside of one block, of tokens t."""
-    for level in tl.range(0, LEVELS, num_stages=1):
-        factor = level_factor(sums_ptr, t, d, level, D)
-        K = (rows_at(k_ptr, t, d, inside, STRIDE, D) * factor).to(tl.bfloat16)
-        Q = (rows_at(q_ptr, t, d, inside, STRIDE, D) * factor).to(tl.bfloat16)
-        pair = pairs(t[:, None], t[None, :], level)
-        QK += tl.where(pair, tl.dot(Q, tl.trans(K)), 0.0)
-        KK += tl.where(pair, tl.dot(K, tl.trans(K)), 0.0)
+def level_exponent(high, low, spans_ptr, level, N: tl.constexpr):
+    """The exponent of the decay between each token of a block and its border, a product of gates: [N, BD]."""
+    chosen = tl.load(spans_ptr + level * (N * N) + tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :])
+    return tl.dot(chosen, high, acc=tl.dot(chosen, low))
+
+
+@triton.jit
+def add_level(QK, KK, Q, K, exponent, level, N: tl.constexpr):
+    """Adds to QK and KK [N, N] what pairs have that meet at a level."""
+    factor = tl.exp2(exponent)
+    Q_at, K_at = (Q * factor).to(tl.bfloat16), (K * factor).to(tl.bfloat16)
+    here = (tl.arange(0, N)[:, None] ^ tl.arange(0, N)[None, :]) >> level == 1
+    QK += tl.where(here, tl.dot(Q_at, tl.trans(K_at)), 0.0)
+    KK += tl.where(here, tl.dot(K_at, tl.trans(K_at)), 0.0)
     return QK, KK
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit
+def add_quotient(QK, KK, Q, K, exponent, level, N: tl.constexpr):
+    """Adds what pairs have that meet at a level or below it, by one quotient. Other pairs may overflow, and a token
+    with a later one; nobody looks at them."""
+    i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
+    exponent = tl.where((i >> level) % 2 == 1, exponent, -exponent)
+    factor = tl.exp2(exponent)
+    back = tl.trans((K * tl.exp2(-exponent)).to(tl.bfloat16))
+    here = ((i ^ j) >> level <= 1) & (i > j)
+    QK += tl.where(here, tl.dot((Q * factor).to(tl.bfloat16), back), 0.0)
+    KK += tl.where(here, tl.dot((K * factor).to(tl.bfloat16), back), 0.0)
+    return QK, KK
+
+
+@triton.jit
+def near_scores(QK, KK, Q, K, g, spans_ptr):
+    """Adds to QK and KK [N, N] what these channels add to pairs inside of one block. Where they decay by no more than
+    2^SAFE between a border and the tokens of its level, one quotient serves this level and those below."""
+    N: tl.constexpr = Q.shape[0]
+    high, low = two_terms(g)
+    exponent = level_exponent(high, low, spans_ptr, 3, N)
+    if tl.min(tl.min(exponent, axis=0), axis=0) >= SAFE:
+        QK, KK = add_quotient(QK, KK, Q, K, exponent, 3, N)
+    else:
+        QK, KK = add_level(QK, KK, Q, K, exponent, 3, N)
+        exponent = level_exponent(high, low, spans_ptr, 2, N)
+        if tl.min(tl.min(exponent, axis=0), axis=0) >= SAFE:
+            QK, KK = add_quotient(QK, KK, Q, K, exponent, 2, N)
+        else:
+            QK, KK = add_level(QK, KK, Q, K, exponent, 2, N)
+            for level in tl.range(0, 2, num_stages=1):
+                QK, KK = add_level(QK, KK, Q, K, level_exponent(high, low, spans_ptr, level, N), level, N)
+    return QK, KK
+
+
+@triton.jit
+def far_scores(QK, KK, Q, K, k_ptr, sums_ptr, start, e, d, STRIDE: tl.constexpr, D: tl.constexpr):
+    """Adds to QK and KK what decayed rows Q and K have with the tokens e of an earlier block."""
+    back = tl.exp2(tl.minimum(start[None, :] - rows_at(sums_ptr, e, d, e >= 0, D, D), 0.0))
+    back = tl.trans((rows_at(k_ptr, e, d, e >= 0, STRIDE, D) * back).to(tl.bfloat16))
+    return tl.dot(Q, back, acc=QK), tl.dot(K, back, acc=KK)
+
+
+@triton.jit
+def store_scores(P_ptr, KK_ptr, QK, KK, scale, t, e, C: tl.constexpr):
+    tl.store(P_ptr + t[:, None] * C + e[None, :], (QK * scale).to(tl.bfloat16))
+    tl.store(KK_ptr + t[:, None] * C + e[None, :], KK)
+
+
+@triton.jit
 def scores_kernel(
-    q_ptr, k_ptr, cu_seqlens_ptr, sums_ptr, P_ptr, KK_ptr, scale, num_seqs, total,
+    q_ptr, k_ptr, chunks_ptr, sums_ptr, ones_ptr, P_ptr, KK_ptr, scale,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
+    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """A program has a chunk, a value head and a block of 16 tokens: their rows of P, in bfloat16, and of KK. Earlier
-    blocks are met with a border where this one begins."""
+    blocks are met with a border where this one begins. It is one warp: of products of 16 rows and columns several would
+    make each operand in each of them."""
     B: tl.constexpr = 16
     BLOCKS: tl.constexpr = C // B
+    tl.static_assert(BLOCKS == 4)
     block, pair = tl.program_id(0) % BLOCKS, tl.program_id(0) // BLOCKS
     h, slot = pair % H, (pair // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     if count <= (block * B if SHORT else 0):  # a slot that no chunk has, or a block without tokens
         return
     q_ptr += (first * HQ + h // (H // HQ)) * D
     k_ptr += (first * HQ + h // (H // HQ)) * D
     sums_ptr += (slot * H + h) * (C * D)
-    t, j = block * B + tl.arange(0, B), tl.arange(0, C)
-    row, before = t < count, (j < block * B) & (j < count)
+    P_ptr += (slot * H + h) * (C * C)
+    KK_ptr += (slot * H + h) * (C * C)
+    r = tl.arange(0, B)
+    t = block * B + r
+    row = t < count
 
-    QK = tl.zeros([B, C], dtype=tl.float32)
-    KK = tl.zeros([B, C], dtype=tl.float32)
-    QK_near = tl.zeros([B, B], dtype=tl.float32)
-    KK_near = tl.zeros([B, B], dtype=tl.float32)
+    QK, KK = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
     own = tl.zeros([B], dtype=tl.float32)  # a token's own query and key, without a decay in between
-    for d_first in tl.range(0, D, BD, num_stages=1):
-        d = d_first + tl.arange(0, BD)
-        Q, K = rows_at(q_ptr, t, d, row, HQ * D, D), rows_at(k_ptr, t, d, row, HQ * D, D)
-        own += tl.sum(Q * K, axis=1)
-        G, start = rows_at(sums_ptr, t, d, t >= 0, D, D), row_at(sums_ptr, block * B - 1, d, D)
-        decay = tl.minimum(G - start[None, :], 0.0)
-        Q, here = (Q * tl.exp2(decay)).to(tl.bfloat16), (K * tl.exp2(decay)).to(tl.bfloat16)
-        if block > 0:
-            back = tl.minimum(start[None, :] - rows_at(sums_ptr, j, d, before, D, D), 0.0)
-            back = (rows_at(k_ptr, j, d, before, HQ * D, D) * tl.exp2(back)).to(tl.bfloat16)
-            QK = tl.dot(Q, tl.trans(back), acc=QK)
-            KK = tl.dot(here, tl.trans(back), acc=KK)
-        if tl.min(tl.min(decay, axis=0), axis=0) >= LASTING:
-            back = (K * tl.exp2(-decay)).to(tl.bfloat16)
-            QK_near = tl.dot(Q, tl.trans(back), acc=QK_near)
-            KK_near = tl.dot(here, tl.trans(back), acc=KK_near)
-        else:
-            QK_near, KK_near = near_scores(QK_near, KK_near, q_ptr, k_ptr, sums_ptr, t, d, row, HQ * D, D)
+    if block * B < count:
+        for d_first in tl.range(0, D, BD, num_stages=STAGES):
+            d = d_first + tl.arange(0, BD)
+            Q, K = rows_at(q_ptr, t, d, row, HQ * D, D), rows_at(k_ptr, t, d, row, HQ * D, D)
+            own += tl.sum(Q * K, axis=1)
+            G, start = rows_at(sums_ptr, t, d, t >= 0, D, D), row_at(sums_ptr, block * B - 1, d, D)
+            decay = tl.minimum(G - start[None, :], 0.0)
+            if tl.min(tl.min(decay, axis=0), axis=0) >= LASTING:
+                Q_at, K_at = (Q * tl.exp2(decay)).to(tl.bfloat16), (K * tl.exp2(decay)).to(tl.bfloat16)
+                back = tl.trans((K * tl.exp2(-decay)).to(tl.bfloat16))
+                QK = tl.dot(Q_at, back, acc=QK)
+                KK = tl.dot(K_at, back, acc=KK)
+            else:
+                g = G - rows_at(sums_ptr, t - 1, d, t > 0, D, D)
+                QK, KK = near_scores(QK, KK, Q, K, g, ones_ptr + 2 * C * C)
+    diagonal = tl.where(r[:, None] == r[None, :], own[:, None], 0.0)
+    store_scores(P_ptr, KK_ptr, tl.where(r[:, None] > r[None, :], QK, diagonal), KK, scale, t, t, C)
 
-    at = (slot * H + h) * (C * C)
-    rest = at + t[:, None] * C + j[None, :]
-    outside = tl.broadcast_to((j // B != block)[None, :], [B, C])
-    tl.store(P_ptr + rest, (QK * scale).to(tl.bfloat16), mask=outside)
-    tl.store(KK_ptr + rest, KK, mask=outside)
-    near = at + t[:, None] * C + t[None, :]
-    diagonal = tl.where(t[:, None] == t[None, :], own[:, None], 0.0)
-    QK_near = tl.where(t[:, None] > t[None, :], QK_near, diagonal)
-    tl.store(P_ptr + near, (QK_near * scale).to(tl.bfloat16))
-    tl.store(KK_ptr + near, KK_near)
+    # Loops of their own: so fewer sums are in registers at once.
+    QK_0, KK_0 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
+    QK_1, KK_1 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
+    QK_2, KK_2 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
+    if block * B < count:
+        for d_first in tl.range(0, D if block > 0 else 0, BD, num_stages=STAGES):
+            d = d_first + tl.arange(0, BD)
+            start = row_at(sums_ptr, block * B - 1, d, D)
+            decay = tl.exp2(tl.minimum(rows_at(sums_ptr, t, d, t >= 0, D, D) - start[None, :], 0.0))
+            Q = (rows_at(q_ptr, t, d, row, HQ * D, D) * decay).to(tl.bfloat16)
+            K = (rows_at(k_ptr, t, d, row, HQ * D, D) * decay).to(tl.bfloat16)
+            QK_0, KK_0 = far_scores(QK_0, KK_0, Q, K, k_ptr, sums_ptr, start, r, d, HQ * D, D)
+            if block > 1:
+                QK_1, KK_1 = far_scores(QK_1, KK_1, Q, K, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
+            if block > 2:
+                QK_2, KK_2 = far_scores(QK_2, KK_2, Q, K, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
+    if block != 0:
+        store_scores(P_ptr, KK_ptr, QK_0, KK_0, scale, t, r, C)
+    if block != 1:
+        store_scores(P_ptr, KK_ptr, QK_1, KK_1, scale, t, B + r, C)
+    if block != 2:
+        store_scores(P_ptr, KK_ptr, QK_2, KK_2, scale, t, 2 * B + r, C)
+    if block != 3:
+        zeros = tl.zeros([B, B], dtype=tl.float32)
+        store_scores(P_ptr, KK_ptr, zeros, zeros, scale, t, 3 * B + r, C)
 
 
-@triton.jit(do_not_specialize=["num_seqs", "total"])
+@triton.jit
 def inverse_kernel(
-    beta_ptr, cu_seqlens_ptr, KK_ptr, inverse_ptr, num_seqs, total,
+    beta_ptr, chunks_ptr, KK_ptr, inverse_ptr,
     H: tl.constexpr, HAS_BETA: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr,
 ):  # fmt: skip
     """M = (I + diag(b) N)^-1 and (I + N diag(b))^-1 = diag(b)^-1 M diag(b), for N = strict_lower(KK): one inverse does
     for both, as no b is 0. `unit_lower_inverse` never looks at the rest."""
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     if count <= 0:  # a slot that no chunk has
         return
     t = tl.arange(0, C)

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 from back_prepare import stored_rows, write_gates
-from chunks import start_of, tokens_of
+from chunks import known_tokens, start_of
 
 
 @triton.jit
@@ -15,8 +15,8 @@ def operand(x_ptr, t, d, row, STRIDE: tl.constexpr, D: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def within_kernel(
-    do_ptr, beta_ptr, cu_seqlens_ptr, r_ptr, dv_ptr, of_scores_ptr, of_keys_ptr, own_ptr, of_walk_ptr, dbeta_ptr,
-    scale, num_seqs, total,
+    do_ptr, beta_ptr, cu_seqlens_ptr, chunks_ptr, r_ptr, dv_ptr, of_scores_ptr, of_keys_ptr, own_ptr, of_walk_ptr,
+    dbeta_ptr, scale, num_seqs, total,
     H: tl.constexpr, D: tl.constexpr, HAS_BETA: tl.constexpr, SLICES: tl.constexpr, SHORT: tl.constexpr,
     C: tl.constexpr, BD: tl.constexpr,
 ):  # fmt: skip
@@ -24,7 +24,7 @@ def within_kernel(
     places of P and of the inverse. `own` [2, C] is the diagonal of dP, for no decay is between a token and itself, and
     1 for tokens that write."""
     h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
-    first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
+    first, count = known_tokens(chunks_ptr, slot)
     t = tl.arange(0, C)
     behind = slot * C + t  # rows behind the last sequence belong to none
     none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)

@@ -63,7 +63,7 @@ def blocking(D: int, room: int) -> Blocking:
     B = padded(D)
     if INTERPRETED:  # it charges by the operation
         return Blocking((4, B), (4, B), (4, B, 1), (4, B, 1), (4, B), (4, B), (4, B, B, 1), (4, B, B, 1))
-    parts = Blocking((4, 64), (4, 64), (4, 64, 3), (4, 64, 2), (4, 64), (4, 64), (4, 64, 64, 2), (4, 64, 64, 2))
+    parts = Blocking((4, 64), (1, 32), (4, 64, 3), (4, 64, 2), (4, 64), (1, 32), (4, 64, 64, 2), (4, 64, 64, 2))
     if room < 227 * 1024:
         parts = parts._replace(states=(8, 64, 1), walk=(8, 64, 1), queries=(8, 64, 64, 1), keys=(8, 64, 64, 1))
     return parts if D <= 128 else parts._replace(states=(8, 64, 1), walk=(8, 64, 1))
@@ -109,6 +109,7 @@ class Workspace(NamedTuple):
     KK: torch.Tensor
     inverse: torch.Tensor
     ones: torch.Tensor
+    chunks: torch.Tensor  # the first token of each slot's chunk, and how many it has
     starts: torch.Tensor
     ends: torch.Tensor
     start_low: torch.Tensor  # eight bits more of each: low.py
@@ -131,7 +132,7 @@ def workspace(q, dv, slots: int, slices: int) -> Workspace:
     low = lambda *shape: new(*shape, dtype=torch.int8)  # noqa: E731
     return Workspace(
         f32(slots, H, C, D), new(4, slots * H * C * D), f32(slots, H, D), new(slots, H, C, C), f32(slots, H, C, C),
-        new(slots, H, C, C), new(2, C, C), new(slots, H, D, D), new(slots, H, D, D),
+        new(slots, H, C, C), new(3, C, C), new(slots, 2, dtype=torch.int64), new(slots, H, D, D), new(slots, H, D, D),
         low(slots, H, D, D), low(slots, H, D, D), new(total, H, D), low(total, H, D),
         dv if dv.dtype == torch.bfloat16 else new(total, H, D), f32(slots, H, 2, C), f32(slots, H, slices, C),
     )  # fmt: skip
@@ -192,20 +193,19 @@ def prepare(q, k, g, beta, cu_seqlens, scale, work, cut, slots, size, common):
     (_, HQ, D), H = q.shape, common["H"]
     warps, BD = cut.decays
     decays_kernel[(slots * H * triton.cdiv(D, BD),)](
-        q, k, g, cu_seqlens, work.sums, *work.decayed[:3], work.fall, work.ones, scale, *size, HQ=HQ,
+        q, k, g, cu_seqlens, work.sums, *work.decayed[:3], work.fall, work.ones, work.chunks, scale, *size, HQ=HQ,
         GATE="none" if g is None else "log", SHORT=short(*size), BD=BD, num_warps=warps, **common,
     )  # fmt: skip
     warps, BD = cut.scores
     scores_kernel[(slots * H * BLOCKS,)](
-        q, k, cu_seqlens, work.sums, work.P, work.KK, scale, *size, HQ=HQ, SHORT=short(*size), BD=BD, num_warps=warps,
-        **common,
+        q, k, work.chunks, work.sums, work.ones, work.P, work.KK, scale, HQ=HQ, SHORT=short(*size), BD=BD,
+        num_warps=warps, **common,
     )  # fmt: skip
     inverse_kernel[(slots * H,)](
         beta,
-        cu_seqlens,
+        work.chunks,
         work.KK,
         work.inverse,
-        *size,
         H=H,
         HAS_BETA=beta is not None,
         SHORT=short(*size),
@@ -220,24 +220,24 @@ def gradients(q, k, beta, cu_seqlens, scale, do, dq, dk, dv, dg, dbeta, work, cu
     has_beta = {"HAS_BETA": beta is not None}
     warps, BD = cut.within
     within_kernel[(slots * H,)](
-        do, beta, cu_seqlens, work.r, work.dv, work.P, work.inverse, work.own, work.of_walk, dbeta, scale, *size,
-        SLICES=work.of_walk.shape[2], SHORT=short(*size), BD=BD, num_warps=warps, **has_beta, **common,
+        do, beta, cu_seqlens, work.chunks, work.r, work.dv, work.P, work.inverse, work.own, work.of_walk, dbeta, scale,
+        *size, SLICES=work.of_walk.shape[2], SHORT=short(*size), BD=BD, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
     warps, BD = cut.between
     between_kernel[(slots * H * triton.cdiv(D, BD) * BLOCKS,)](
-        q, k, cu_seqlens, work.sums, work.P, work.inverse, dq_part, dk_part, dg, *size, HQ=HQ, BD=BD, num_warps=warps,
-        **common,
+        q, k, work.chunks, work.sums, work.P, work.inverse, work.ones, dq_part, dk_part, dg, HQ=HQ, BD=BD,
+        SLICE=cut.queries[1], num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.queries
     queries_kernel[(slots * HQ * triton.cdiv(D, BD),)](
-        q, k, do, cu_seqlens, work.starts, work.sums, work.P, work.own, work.ones, dq_part, dq, dg, scale, *size,
-        HQ=HQ, BD=BD, BV=BV, STAGES=stages, num_warps=warps, **common,
+        q, k, do, cu_seqlens, work.chunks, work.starts, work.sums, work.P, work.own, work.ones, dq_part, dq, dg, scale,
+        *size, HQ=HQ, BD=BD, BV=BV, STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **common,
     )  # fmt: skip
     warps, BD, BV, stages = cut.keys
     keys_kernel[(slots * HQ * triton.cdiv(D, BD),)](
-        q, k, beta, cu_seqlens, work.r, work.dv, work.starts, work.ends, work.start_low, work.end_low, work.sums,
-        work.P, work.inverse, work.own, work.ones, dk_part, dk, dv, dg, *size, HQ=HQ, BD=BD, BV=BV,
-        STAGES=stages, num_warps=warps, **has_beta, **common,
+        q, k, beta, cu_seqlens, work.chunks, work.r, work.dv, work.starts, work.ends, work.start_low, work.end_low,
+        work.sums, work.P, work.inverse, work.own, work.ones, dk_part, dk, dv, dg, *size, HQ=HQ, BD=BD, BV=BV,
+        STAGES=stages, AHEAD=not INTERPRETED and D % BD == 0, num_warps=warps, **has_beta, **common,
     )  # fmt: skip
 
 

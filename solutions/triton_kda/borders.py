@@ -1,8 +1,9 @@
 """Pairs of tokens of a chunk with a border between them, for the backward pass.
 
-The later token decays from the border on, the earlier one up to it: both factors are at most 1. With sums of gates in
-memory, G from the chunk's start, both exponents are differences of G, which is at most 10,240 in magnitude (gates are
-cut off at -160): what such a difference loses is less than bfloat16 rounds off.
+The later token decays from the border on, the earlier one up to it: both factors are at most 1. Between blocks their
+exponents are differences of G, the sums of gates from the chunk's start that are in memory. G is at most 10,240 in
+magnitude (gates are cut off at -160): what such a difference loses is less than bfloat16 rounds off. Inside of a block
+exponents are sums of gates, each a difference of two rows of G.
 
 Pairs in different blocks of 16 tokens have the border where a block begins or ends. Those in one block have it at four
 levels: at level l tokens stand in groups of 2 S, S = 2^l, with a border in the middle, and every pair meets across one.
@@ -21,19 +22,6 @@ LASTING: tl.constexpr = tl.constexpr(-64.0)  # where channels decay by no more t
 
 
 @triton.jit
-def pairs(i, j, level):
-    """Where token i, of a later half, and j, of the earlier half of the same group, meet."""
-    return ((i >> level) % 2 == 1) & (i >> level == (j >> level) + 1)
-
-
-@triton.jit
-def crossing(t, s, level):
-    """Where what token s has of its pairs crosses token t's gate."""
-    later = (t >> level) % 2 == 1
-    return (t >> level == s >> level) & (later == (s >= t))
-
-
-@triton.jit
 def rows_at(x_ptr, t, d, inside, STRIDE: tl.constexpr, D: tl.constexpr):
     """Rows t of some channels, in float32, zeros where not `inside`: [.., BD]."""
     mask = inside[:, None] & (d < D)[None, :]
@@ -44,14 +32,6 @@ def rows_at(x_ptr, t, d, inside, STRIDE: tl.constexpr, D: tl.constexpr):
 def row_at(sums_ptr, t, d, D: tl.constexpr):
     """The sum of gates up to token t, 0 before the first: [BD]."""
     return tl.load(sums_ptr + t * D + d, mask=(d < D) & (t >= 0), other=0.0)
-
-
-@triton.jit
-def level_factor(sums_ptr, t, d, level, D: tl.constexpr):
-    """The decay between each token and its border: [B, BD]."""
-    border = (((t >> level) | 1) << level) - 1
-    here, there = rows_at(sums_ptr, t, d, t >= 0, D, D), rows_at(sums_ptr, border, d, t >= 0, D, D)
-    return tl.exp2(-tl.abs(here - there))
 
 
 @triton.jit
