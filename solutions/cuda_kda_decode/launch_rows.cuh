@@ -13,11 +13,11 @@ struct TileOf {
 };
 template <int D, Slots slots>
 struct TileOf<bf16, D, slots> {
-  using Type = RowTile<bf16, D, 8, 8, 4, true>;
+  using Type = RowTile<bf16, D, 8, 8, 2, true>;
 };
 template <Slots slots>
 struct TileOf<bf16, 256, slots> {
-  using Type = RowTile<bf16, 256, 16, 4, 4, true>;  // fewer key channels a thread: their decays are in registers, too
+  using Type = RowTile<bf16, 256, 16, 4, 2, true>;  // fewer key channels a thread: their decays are in registers, too
 };
 
 template <class E, int D, Slots slots>

@@ -194,15 +194,13 @@ def prepare_kernel(
 
     # u = T V and w = T (gamma * K), some channels at a time. w is stored as -w, so that chain_kernel adds it to u.
     tl.debug_barrier()  # other threads may have written what is read of gamma * K
-    for d_first in tl.static_range(0, V_SIZE, BD):
-        d = d_first + tl.arange(0, BD)
-        d_in = d < V_SIZE
-        V = tl.load(v_ptr + i * (H * V_SIZE) + d[None, :], mask=row[:, None] & d_in[None, :], other=0.0)
-        u = product(T, V, 2, "ieee")
-        tl.store(u_ptr + i * (H * V_SIZE) + d[None, :], u.to(tl.bfloat16), mask=row[:, None] & d_in[None, :])
-    for d_first in tl.static_range(0, K_SIZE, BD):
-        d = d_first + tl.arange(0, BD)
-        d_in = (d < K_SIZE)[None, :]
-        at = i * K_SIZE + d[None, :]
-        w = product(T, tl.load(w_ptr + at, mask=d_in, other=0.0), 2, "ieee")
-        tl.store(w_ptr + at, (-w).to(tl.bfloat16), mask=d_in)
+    TILES: tl.constexpr = BK // BD
+    for tile in tl.range(0, 2 * TILES, num_stages=3):
+        of_v = tile < TILES
+        d = (tile % TILES) * BD + tl.arange(0, BD)
+        inside = row[:, None] & (d < K_SIZE)[None, :]
+        x_ptr, y_ptr = tl.where(of_v, v_ptr, w_ptr), tl.where(of_v, u_ptr, w_ptr)
+        at = i * tl.where(of_v, H * V_SIZE, K_SIZE) + d[None, :]
+        X = tl.load(x_ptr + at, mask=inside, other=0.0)
+        Y = product(T, X, 2, "ieee") * tl.where(of_v, 1.0, -1.0)
+        tl.store(y_ptr + at, Y.to(tl.bfloat16), mask=inside)
