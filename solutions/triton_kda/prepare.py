@@ -192,7 +192,8 @@ def prepare_kernel(
             beta = tl.where(row, 1.0 / (1.0 + tl.exp(-beta)), 0.0)
     T = unit_lower_inverse(tl.where(i > j, KK, 0.0) * beta[:, None], C, 2, "ieee") * beta[None, :]
 
-    # u = T V and w = T (gamma * K), some channels at a time. w is stored as -w, so that chain_kernel adds it to u.
+    # u = T V and w = T (gamma * K), some channels at a time, the tiles of both in one loop: loads are ahead. w is
+    # stored as -w, so that chain_kernel adds it to u. Past the end of the sequence gamma * K is zero already.
     tl.debug_barrier()  # other threads may have written what is read of gamma * K
     TILES: tl.constexpr = BK // BD
     for tile in tl.range(0, 2 * TILES, num_stages=3):

@@ -45,7 +45,7 @@ def test_two_blocks_of_prefill_fit_on_a_multiprocessor() -> None:
         prepare, *others = sorted(kernels, key=lambda x: x.name != "prepare_kernel")
         assert prepare.name == "prepare_kernel"
         assert prepare.shared_bytes <= 113 * 1024
-        assert prepare.spill_stores + prepare.spill_loads < 700  # the log says what spills: it may not grow unseen
+        assert prepare.spill_stores + prepare.spill_loads < 750  # the log says what spills: it may not grow unseen
         assert others
         assert all(x.spill_stores == x.spill_loads == 0 for x in others)
         assert not any(x.refilled for x in kernels)
