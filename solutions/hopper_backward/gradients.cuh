@@ -39,6 +39,7 @@ struct GradientShared {
   Task task[kTasks];
   unsigned char unused[480];  // the places of the walk back reach as far (together.cuh)
   alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, betas_read, found[kTasks];
+  int walkers;  // blocks that walk, where the kernel finds how many do (together.cuh)
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
