@@ -1,4 +1,4 @@
-"""The ratios in the pages of decode kernels are those of the traces that the pages name, not of rounded figures."""
+"""Times and ratios in the pages of decode kernels are those of the traces that they name, not of rounded figures."""
 
 import math
 import re
@@ -20,7 +20,8 @@ STATES: dict[str, tuple[str, ...]] = {
     "bfloat16, pool": ("gdn_decode_pool_k_last_bf16_state",),
     "float32, verify 4 tokens": ("gdn_verify_k_last",),
 }
-PAGES = {"cuda_decode": "nvidia-h100-80gb-hbm3", "triton_decode": "nvidia-h200"}
+PAGES = {"triton_decode": "nvidia-h200"}
+OF_TIMES = {"cuda_decode": "nvidia-h200"}
 
 
 @cache
@@ -40,13 +41,37 @@ def ratios(name: str, device: str) -> dict[tuple[str, str, str], float]:
 
 
 def rows(name: str) -> list[list[str]]:
-    """The table of results, its head first; an empty first cell has what stands above."""
+    """The table of results that has a column of batches, its head first; an empty first cell has what stands above."""
     text = (ROOT / "solutions" / name / "README.md").read_text().partition("## Results")[2]
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    tables = [part.splitlines() for part in text.split("\n\n") if part.startswith("|")]
+    lines = next(lines for lines in tables if "| batch |" in lines[0])
     table = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|---")]
     for above, row in pairwise(table):
         row[0] = row[0] or above[0]
     return table
+
+
+def workload_of(states: str, batch: str) -> str:
+    return ("16x32_4_tokens_batch_" if "verify" in states else "16x32_batch_") + batch
+
+
+@pytest.mark.parametrize(("name", "device"), OF_TIMES.items())
+def test_times_are_those_of_the_traces(name: str, device: str) -> None:
+    known, _ = solutions()
+    traced = [item.trace for item in traces([known[name]], known.values(), definitions(), lambda text: None)]
+    measured = {(one.definition, one.workload): one.timing for one in traced if one.device == device and one.timing}
+    _, *table = rows(name)
+    cells = [
+        (definition, workload_of(states, batch), cell)
+        for states, batch, *times in table
+        for definition, cell in zip(STATES[states], times, strict=False)
+        if cell
+    ]
+    assert len(cells) > 15
+    for definition, workload, cell in cells:
+        timing = measured[definition, workload]
+        assert timing is not None
+        assert cell == f"{timing.median * 1e6:.3g}", (definition, workload)
 
 
 @pytest.mark.parametrize(("name", "device"), PAGES.items())
@@ -61,9 +86,8 @@ def test_ratios_are_those_of_the_traces(name: str, device: str) -> None:
             if peer is None or not cell:
                 continue
             served = STATES[states][layout if "ours" in title else 0]
-            ends = "tokens_batch_" if "verify" in states else "16x32_batch_"
             known = [value for (of, workload, library), value in found.items()
-                     if (of, library) == (served, peer) and workload.endswith(f"{ends}{batch}")]  # fmt: skip
+                     if (of, workload, library) == (served, workload_of(states, batch), peer)]  # fmt: skip
             assert cell in [f"{value:.2f}" for value in known], (states, batch, title, cell, known)
             count += 1
     assert count > 20
