@@ -91,9 +91,9 @@ __device__ __forceinline__ void write_gates(const Problem& p, GateSums& sums, co
   }
 }
 
-// The same by several warps, in the last kernel. What reaches gates through the decays between tokens and the states on both ends of the chunk is a sum over tokens: of those from the gate's
-// on, from the start; and of those before it, to the end. By a warp each: a lane has tokens 2 lane and 2 lane + 1. Terms are rounded before they
-// are added, as one warp alone would.
+// The same by several warps, in the last kernel. What reaches gates through the decays between tokens and the states on both
+// ends of the chunk is a sum over tokens: of those from the gate's on, from the start; and of those before it, to the end. By
+// a warp each: a lane has tokens 2 lane and 2 lane + 1. Terms are rounded before they are added, as one warp alone would.
 __device__ __forceinline__ void sum_from_start(GateSums& sums, const Decays& d, int lane) {
   float start[2];
 #pragma unroll
