@@ -28,7 +28,7 @@ def summed(sums, x, ones):
 @triton.jit
 def inside_of_block(Q, K, g, P_ptr, B_ptr, spans_ptr, C: tl.constexpr):
     """What passes between tokens of one block. At one level a token is a later one or an earlier one. The exponents of
-    its decays are products of gates, in two terms, with zeros and ones: nothing is subtracted."""
+    its decays are sums of gates g: products, in two terms, with zeros and ones."""
     N: tl.constexpr = g.shape[1]
     high, low = two_terms(g)
     i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
@@ -53,7 +53,6 @@ def inside_of_block(Q, K, g, P_ptr, B_ptr, spans_ptr, C: tl.constexpr):
 def between_kernel(
     q_ptr, k_ptr, chunks_ptr, sums_ptr, P_ptr, B_ptr, ones_ptr, dq_part_ptr, dk_part_ptr, dg_ptr,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, C: tl.constexpr, BD: tl.constexpr, SLICE: tl.constexpr,
-    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """A program has a chunk, a value head, some channels and a block of 16 tokens: the later tokens of pairs with
     blocks before it, the earlier ones of pairs with blocks behind it, and those between which such pairs pass.
@@ -80,17 +79,17 @@ def between_kernel(
     B_ptr += (slot * H + h) * (C * C)
     r = tl.arange(0, B)
     i, j, t = r[:, None], r[None, :], block * B + r
-    row, all = t < count, t >= 0
+    row, every = t < count, t >= 0
     start, end = row_at(sums_ptr, block * B - 1, d, D)[:, None], row_at(sums_ptr, block * B + B - 1, d, D)[:, None]
     Q, K = columns_at(q_ptr, t, d, row, HQ * D, D), columns_at(k_ptr, t, d, row, HQ * D, D)
-    G = columns_at(sums_ptr, t, d, all, D, D)
+    G = columns_at(sums_ptr, t, d, every, D, D)
     g = G - columns_at(sums_ptr, t - 1, d, t > 0, D, D)
 
     near = block * B * (C + 1)
     dQ, dK, dg = inside_of_block(Q, K, g, P_ptr + near, B_ptr + near, ones_ptr + 2 * C * C, C)
     if block > 0:  # with tokens before: a border where the block begins
         y, z = tl.zeros([BD, B], dtype=tl.float32), tl.zeros([BD, B], dtype=tl.float32)
-        for other in tl.range(0, block, num_stages=STAGES):
+        for other in tl.range(0, block, num_stages=1):
             e = other * B + r
             back = tl.exp2(tl.minimum(start - columns_at(sums_ptr, e, d, e >= 0, D, D), 0.0))
             back = (columns_at(k_ptr, e, d, e >= 0, HQ * D, D) * back).to(tl.bfloat16)
@@ -104,7 +103,7 @@ def between_kernel(
         dg = summed(dg, Q * y + K * z, (i >= j).to(tl.bfloat16))
     if block * B + B < count:  # with tokens behind: a border where it ends
         z, through = tl.zeros([BD, B], dtype=tl.float32), tl.zeros([BD, B], dtype=tl.float32)
-        for far in tl.range(block + 1, (count + B - 1) // B, num_stages=STAGES):
+        for far in tl.range(block + 1, (count + B - 1) // B, num_stages=1):
             s = far * B + r
             forth = tl.exp2(tl.minimum(columns_at(sums_ptr, s, d, s >= 0, D, D) - end, 0.0))
             Q_at = (columns_at(q_ptr, s, d, s < count, HQ * D, D) * forth).to(tl.bfloat16)
@@ -112,7 +111,7 @@ def between_kernel(
             rows = (far * B + i) * C + j
             z = tl.dot(Q_at, tl.load(P_ptr + rows + block * B), acc=z)
             z = tl.dot(K_at, tl.load(B_ptr + rows + block * B), acc=z)
-            for other in tl.range(0, block, num_stages=STAGES):  # past the whole block
+            for other in tl.range(0, block, num_stages=1):  # past the whole block
                 x = tl.dot(Q_at, tl.load(P_ptr + rows + other * B))
                 x = tl.dot(K_at, tl.load(B_ptr + rows + other * B), acc=x)
                 e = other * B + r

@@ -43,9 +43,9 @@ def decays_kernel(
     BD: tl.constexpr,
 ):  # fmt: skip
     """A program has a chunk, a value head and some channels: sums of gates, in float32; scale gamma * Q, gamma * K and
-    Gamma_C,: * K; and gamma_C. The first one makes tables of ones: [C, C] on
-    the diagonal and above it; below it; and [16, 16] for each level, where a token's factor there has a gate. The first
-    ones of a chunk write where it is.
+    Gamma_C,: * K; and gamma_C. The first program makes tables of ones: two of [C, C], on and above the diagonal, and
+    below it; and one of [16, 16] for each level, which says whose gates are in a token's decay to its border. The first
+    program of each chunk writes where the chunk begins, and how many tokens it has.
     """
     SLICES: tl.constexpr = (D + BD - 1) // BD
     part, pair = tl.program_id(0) % SLICES, tl.program_id(0) // SLICES
@@ -118,7 +118,7 @@ def add_quotient(QK, KK, Q, K, exponent, level, N: tl.constexpr):
 
 
 @triton.jit
-def near_scores(QK, KK, Q, K, g, spans_ptr):
+def add_inside(QK, KK, Q, K, g, spans_ptr):
     """Adds to QK and KK [N, N] what these channels add to pairs inside of one block. Where they decay by no more than
     2^SAFE between a border and the tokens of its level, one quotient serves this level and those below."""
     N: tl.constexpr = Q.shape[0]
@@ -139,7 +139,7 @@ def near_scores(QK, KK, Q, K, g, spans_ptr):
 
 
 @triton.jit
-def far_scores(QK, KK, Q, K, k_ptr, sums_ptr, start, e, d, STRIDE: tl.constexpr, D: tl.constexpr):
+def add_earlier(QK, KK, Q, K, k_ptr, sums_ptr, start, e, d, STRIDE: tl.constexpr, D: tl.constexpr):
     """Adds to QK and KK what decayed rows Q and K have with the tokens e of an earlier block."""
     back = tl.exp2(tl.minimum(start[None, :] - rows_at(sums_ptr, e, d, e >= 0, D, D), 0.0))
     back = tl.trans((rows_at(k_ptr, e, d, e >= 0, STRIDE, D) * back).to(tl.bfloat16))
@@ -148,6 +148,7 @@ def far_scores(QK, KK, Q, K, k_ptr, sums_ptr, start, e, d, STRIDE: tl.constexpr,
 
 @triton.jit
 def store_scores(P_ptr, KK_ptr, QK, KK, scale, t, e, C: tl.constexpr):
+    """Rows t and columns e [16, 16] of P = scale QK and of KK."""
     tl.store(P_ptr + t[:, None] * C + e[None, :], (QK * scale).to(tl.bfloat16))
     tl.store(KK_ptr + t[:, None] * C + e[None, :], KK)
 
@@ -156,11 +157,10 @@ def store_scores(P_ptr, KK_ptr, QK, KK, scale, t, e, C: tl.constexpr):
 def scores_kernel(
     q_ptr, k_ptr, chunks_ptr, sums_ptr, ones_ptr, P_ptr, KK_ptr, scale,
     HQ: tl.constexpr, H: tl.constexpr, D: tl.constexpr, SHORT: tl.constexpr, C: tl.constexpr, BD: tl.constexpr,
-    STAGES: tl.constexpr = 1,
 ):  # fmt: skip
     """A program has a chunk, a value head and a block of 16 tokens: their rows of P, in bfloat16, and of KK. Earlier
-    blocks are met with a border where this one begins. It is one warp: of products of 16 rows and columns several would
-    make each operand in each of them."""
+    blocks are met with a border where this one begins. It is one warp: products are of 16 rows and columns, and several
+    warps would each make the same operands."""
     B: tl.constexpr = 16
     BLOCKS: tl.constexpr = C // B
     tl.static_assert(BLOCKS == 4)
@@ -181,7 +181,7 @@ def scores_kernel(
     QK, KK = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
     own = tl.zeros([B], dtype=tl.float32)  # a token's own query and key, without a decay in between
     if block * B < count:
-        for d_first in tl.range(0, D, BD, num_stages=STAGES):
+        for d_first in tl.range(0, D, BD, num_stages=1):
             d = d_first + tl.arange(0, BD)
             Q, K = rows_at(q_ptr, t, d, row, HQ * D, D), rows_at(k_ptr, t, d, row, HQ * D, D)
             own += tl.sum(Q * K, axis=1)
@@ -194,7 +194,7 @@ def scores_kernel(
                 KK = tl.dot(K_at, back, acc=KK)
             else:
                 g = G - rows_at(sums_ptr, t - 1, d, t > 0, D, D)
-                QK, KK = near_scores(QK, KK, Q, K, g, ones_ptr + 2 * C * C)
+                QK, KK = add_inside(QK, KK, Q, K, g, ones_ptr + 2 * C * C)
     diagonal = tl.where(r[:, None] == r[None, :], own[:, None], 0.0)
     store_scores(P_ptr, KK_ptr, tl.where(r[:, None] > r[None, :], QK, diagonal), KK, scale, t, t, C)
 
@@ -203,17 +203,17 @@ def scores_kernel(
     QK_1, KK_1 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
     QK_2, KK_2 = tl.zeros([B, B], dtype=tl.float32), tl.zeros([B, B], dtype=tl.float32)
     if block * B < count:
-        for d_first in tl.range(0, D if block > 0 else 0, BD, num_stages=STAGES):
+        for d_first in tl.range(0, D if block > 0 else 0, BD, num_stages=1):
             d = d_first + tl.arange(0, BD)
             start = row_at(sums_ptr, block * B - 1, d, D)
             decay = tl.exp2(tl.minimum(rows_at(sums_ptr, t, d, t >= 0, D, D) - start[None, :], 0.0))
             Q = (rows_at(q_ptr, t, d, row, HQ * D, D) * decay).to(tl.bfloat16)
             K = (rows_at(k_ptr, t, d, row, HQ * D, D) * decay).to(tl.bfloat16)
-            QK_0, KK_0 = far_scores(QK_0, KK_0, Q, K, k_ptr, sums_ptr, start, r, d, HQ * D, D)
+            QK_0, KK_0 = add_earlier(QK_0, KK_0, Q, K, k_ptr, sums_ptr, start, r, d, HQ * D, D)
             if block > 1:
-                QK_1, KK_1 = far_scores(QK_1, KK_1, Q, K, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
+                QK_1, KK_1 = add_earlier(QK_1, KK_1, Q, K, k_ptr, sums_ptr, start, B + r, d, HQ * D, D)
             if block > 2:
-                QK_2, KK_2 = far_scores(QK_2, KK_2, Q, K, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
+                QK_2, KK_2 = add_earlier(QK_2, KK_2, Q, K, k_ptr, sums_ptr, start, 2 * B + r, d, HQ * D, D)
     if block != 0:
         store_scores(P_ptr, KK_ptr, QK_0, KK_0, scale, t, r, C)
     if block != 1:
