@@ -98,6 +98,10 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
     const uint32_t states = shared_address(s.states[wg]);
     barrier_wait(shared_address(&s.full[place]), parity);
     const float end = load_one(decays + offsetof(ForwardDecays, from_start) + 4 * (kChunk - 1));
+    Tokens bits;
+    load_tokens(bits, v, warp, lane);
+    float4 gammas[4];
+    load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
     if constexpr (!Carries) barrier_wait(shared_address(&s.taken), (c & 1) ^ 1);
     pack_state<E>(state_bits, S);
     wgmma_fence();
@@ -107,21 +111,17 @@ __device__ __forceinline__ void walk_forward(const Problem& p, ForwardShared<Gro
       scale_state(S, end);
       pass_on(shared_address(&s.passed_on), lane);
     }
-    Tokens bits;
-    load_tokens(bits, v, warp, lane);
-    float4 gammas[4];
-    load_decays(gammas, decays + offsetof(ForwardDecays, from_start), lane);
     wgmma_wait<0>();
     settle(x);
     if constexpr (Carries) scale_state(S, end);
     keep(state_bits);
     add_decayed<E>(bits, x, gammas, -1.f);
+    float4 written[4];
+    load_decays(written, decays + offsetof(ForwardDecays, written), lane);  // as end: ahead of products, behind which it would wait
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_square<E>(y, bits, E_at + term * kSquare, term > 0);
     wgmma_commit();
-    float4 written[4];
-    load_decays(written, decays + offsetof(ForwardDecays, written), lane);
     wgmma_wait<0>();
     settle(y);
     keep(bits);

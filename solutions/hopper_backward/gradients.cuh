@@ -39,6 +39,7 @@ struct GradientShared {
   Task task[kTasks];
   unsigned char unused[480];  // the places of the walk back reach as far (together.cuh)
   alignas(8) uint64_t landed[kParts], left[kParts], queries, queries_left, betas_read, found[kTasks];
+  int walkers;  // blocks that walk, where the kernel finds how many do (together.cuh)
 };
 static_assert(sizeof(GradientShared) <= kMostShared);
 
@@ -254,7 +255,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
   float dQ[32] = {}, dK[32] = {};
   int of_query = 0;  // heads of a query head that are behind
 #pragma unroll 1
-  for (int turn = 0; turn < p.k_group; ++turn) {
+  for (int turn = 0;; ++turn) {  // the last head is a query head's last one
     const int h = task.k_head * p.k_group + turn;
     const Decays& d = s.decays[at.decays];
     GateSums& sums = s.sums[at.parities >> kOfHead & 1];
@@ -269,6 +270,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
       const int of_block = warp_here();
       multiply_part<E>(of, part, half > 0, of_block / 4, [&](int nth) { through.add<E>(part, nth, of_block, lane_here()); });
       wgmma_wait<0>();
+      if (half == 0) settle(dQ), settle(dK);  // of the head before
       settle_products(of);
       __syncwarp();
       warp_arrive(lane_here(), shared_address(&s.left[at.part]));
@@ -314,9 +316,9 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     } else if (at_warp >= 6 && !walk_finds_betas<E>(d, task.at_end != nullptr)) {
       write_beta(p, sums, d, task.first, task.valid, h, 32 * (at_warp - 6) + lane_here());
     }
+    if (++of_query != p.q_group) continue;  // the next head's products follow at once: nobody waits for these before
     wgmma_wait<0>();
     settle(dQ), settle(dK);
-    if (++of_query != p.q_group) continue;
     of_query = 0;
     if (turn < p.q_group) {  // before the next task's can be
       barrier_wait(shared_address(&s.betas_read), at.parities >> kOfBetas & 1);
@@ -327,6 +329,7 @@ __device__ __forceinline__ void find_gradients(const GradientBlock& block, const
     store_rows<E>(task.first, task.valid, dQ, p.dq, p.q_heads, h / p.q_group, at_warp / 4, at_warp % 4, lane_here());
 #pragma unroll
     for (int i = 0; i < 32; ++i) dQ[i] = 0.f;
+    if (turn + 1 == p.k_group) break;
   }
   store_rows<E>(task.first, task.valid, dK, p.dk, p.k_heads, task.k_head, warp_here() / 4, warp_here() % 4, lane_here());
 }

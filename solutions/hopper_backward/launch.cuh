@@ -75,15 +75,16 @@ void launch_early(void (*kernel)(Parameters...), dim3 grid, int threads, size_t 
 }
 
 // Early: beside the kernel before. Beside: that is the forward walk.
-template <class E, int Groups, bool Beside = false>
-void launch_together(const Problem& p, const Maps& maps, int64_t most, bool early, cudaStream_t stream) {
+template <class E, int Groups, bool Beside = false, bool Even = false>
+void launch_together(const Problem& p, const Maps& maps, const Walks& walks, bool early, cudaStream_t stream) {
   static std::atomic<uint64_t> allowed{0};
   const int64_t jobs = int64_t{p.N} * p.H * kHalves / Groups;
-  const int walkers = static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors}));
+  const auto at_most = [&](int64_t most) { return static_cast<int>(std::min<int64_t>({jobs, most, p.multiprocessors})); };
+  const int walkers = at_most(walks.most), even = at_most(walks.even);
   const int64_t blocks = std::min<int64_t>(p.multiprocessors, std::max<int64_t>(walkers, int64_t{p.places} * p.k_heads));
-  const auto kernel = gdn_together_kernel<E, Groups, Beside>;
+  const auto kernel = gdn_together_kernel<E, Groups, Beside, Even>;
   allow(kernel, sizeof(GradientShared), p.device, allowed);
-  launch_early(kernel, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, early, p, maps, walkers);
+  launch_early(kernel, grid_of(blocks, 1), kGradientBlock, sizeof(GradientShared), stream, early, p, maps, walkers, even);
 }
 
 // Alone: no sequence can be longer.
@@ -112,7 +113,7 @@ void launch_beside(const Problem& p, const Maps& maps, const First& first, cudaS
     static std::atomic<uint64_t> allowed{0};
     const dim3 grid = grid_of(first.prepare + 2 * first.walks, 1);
     launch(gdn_first_kernel<E>, allowed, p.device, grid, kFirstThreads, kFirstBytes, stream, p, maps, first, 0);
-    launch_together<E, 2>(p, maps, 0, true, stream);
+    launch_together<E, 2>(p, maps, {}, true, stream);
   }
 }
 
@@ -125,7 +126,8 @@ void launch_apart(const Problem& p, const Maps& maps, const Plan& plan, cudaStre
   if (p.segments.owners != nullptr) launch_segments<E>(p, maps, stream);
   const auto forward = plan.forward_short ? launch_forward<E, 1, 2> : plan.forward_both ? launch_forward<E, 2, 1> : launch_forward<E, 1, 1>;
   forward(p, maps, stream);
-  (plan.walks.groups == 2 ? launch_together<E, 2> : launch_together<E, 1>)(p, maps, plan.walks.most, false, stream);
+  const auto together = plan.walks.groups == 1 ? launch_together<E, 1> : plan.walks.even > 0 ? launch_together<E, 2, false, true> : launch_together<E, 2>;
+  together(p, maps, plan.walks, false, stream);
 }
 
 // The walk back beside the forward walk. Each kernel begins once the one before has, and waits for what it needs.
@@ -137,7 +139,7 @@ void launch_paired(const Problem& p, const Maps& maps, const Plan& plan, cudaStr
     launch_prepare<E>(p, maps, stream);
     allow(gdn_forward_beside_kernel<E>, kBytes, p.device, allowed);
     launch_early(gdn_forward_beside_kernel<E>, grid_of(kHalves, p.H, p.N), kWalkThreads<1>, kBytes, stream, true, p, maps);
-    launch_together<E, 2, true>(p, maps, plan.walks.most, true, stream);
+    launch_together<E, 2, true>(p, maps, plan.walks, true, stream);
   }
 }
 

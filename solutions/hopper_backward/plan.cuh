@@ -61,27 +61,32 @@ bool takes_short(const Problem& p) {
   return p.tokens <= kMostChunks * kChunk * p.N;
 }
 
-// How the last kernel walks: slices of a state in a block, and blocks that walk, at most.
+// How the last kernel walks: slices of a state in a block; blocks that walk, at most; and so many, if not 0, where all sequences have as many chunks.
 struct Walks {
   int groups;
-  int64_t most;
+  int64_t most, even = 0;
 };
 
 // Few heads have a block for each slice. Of others as many blocks walk as leave chunks as fast as the others find their gradients:
 // of 132, 32 to 64, by measured times. Where sequences are short, or some are longer than others maybe, more do. What more of them leave
-// in a time passes through memory: an H200 gains by that, unless sequences are so long that it is not in the cache any more.
+// in a time passes through memory: an H200 gains by that, unless sequences are so long that it is not in the cache any more. Of many
+// sequences the host does not know whether some are longer: the kernel does.
 Walks walks_of(const Problem& p, bool quick_memory) {
   const int64_t pairs = int64_t{p.N} * p.H, all = p.multiprocessors;
-  constexpr int64_t kFewPairs = 24, kShortChunks = 8, kManySequences = 8;
+  constexpr int64_t kFewPairs = 24, kLeastChunks = 4, kShortChunks = 8, kManySequences = 8, kMostCompared = 64;
+  const auto in_rounds = [&](int64_t rounds) { return (pairs + rounds - 1) / std::max<int64_t>(1, rounds); };
   if (pairs <= kFewPairs) return {1, 2 * pairs};
   if (p.N > kManySequences && p.segments.length == 0 && pairs <= all) return {1, 3 * all / 4};
-  if (p.N >= kManySequences && p.segments.length == 0) return {2, all};
+  if (p.N >= kManySequences && p.segments.length == 0) {
+    if (!quick_memory || pairs <= all || p.N > kMostCompared || p.tokens <= kLeastChunks * kChunk * p.N) return {2, all};
+    return {2, all, in_rounds(p.tokens <= kShortChunks * kChunk * p.N ? 2 * pairs / all : pairs * 33 / (10 * all))};
+  }
   if (p.tokens <= kShortChunks * kChunk * p.N) return {2, all};
   constexpr int64_t kLongChunks = 64;
   const bool fewer = 2 * pairs > all && pairs <= all && (!quick_memory || p.tokens > kLongChunks * kChunk * p.N);
   const int64_t in_turn = fewer ? 42 : 33;  // 128 pairs: 32 blocks, or 43 as of 256
   const int64_t rounds = std::max<int64_t>(1, pairs * in_turn / (10 * all));
-  return {2, (pairs + rounds - 1) / rounds};
+  return {2, in_rounds(rounds)};
 }
 
 // Where (sequence, head) are few, what comes before the gradients is one kernel, and gradients are found as soon as both walks have left a

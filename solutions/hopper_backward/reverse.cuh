@@ -195,6 +195,13 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       dot_tokens<E, true>(y, errors, rests_of(p, s.work, true, walker), of_end, warp, lane);
     }
     pack_sum<E>(bits, o, y, decay);
+    load_decays(decay, decays + offsetof(ReverseDecays, erased), lane);  // as end
+    float4 betas_of[4];
+    float small = 0.f;
+    if constexpr (!Carries) {
+      load_decays(betas_of, decays + offsetof(ReverseDecays, beta), lane);
+      small = load_one(decays + offsetof(ReverseDecays, small_beta));
+    }
     wgmma_fence();
 #pragma unroll
     for (int term = 0; term < kTerms; ++term) multiply_upper<E>(y, bits, M + term * kTriangle, term > 0);
@@ -202,16 +209,10 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
     wgmma_fence();
     multiply_by<E>(dS[1], q_bits, q + kBoxBytes, true);
     wgmma_commit();
-    load_decays(decay, decays + offsetof(ReverseDecays, erased), lane);
     wgmma_wait<1>();
     settle(y);
     keep(bits);
     pack_decayed<E>(bits, y, decay);
-    float small = 0.f;
-    if constexpr (!Carries) {
-      load_decays(decay, decays + offsetof(ReverseDecays, beta), lane);
-      small = load_one(decays + offsetof(ReverseDecays, small_beta));
-    }
     keep(bits);
     wgmma_fence();
 #pragma unroll
@@ -220,7 +221,7 @@ __device__ __forceinline__ void walk_back(const Problem& p, ReverseShared<Groups
       for (int i = 0; i < 4; ++i) {
         wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_column(i)), true);
         const int part = 2 * half + i / 2;  // of dv: this warp has read the same channels there
-        if (!Carries && i % 2 == 0) store_decayed_tokens<E>(part, y, decay[part], g, warp, lane);
+        if (!Carries && i % 2 == 0) store_decayed_tokens<E>(part, y, betas_of[part], g, warp, lane);
       }
     }
     wgmma_commit();

@@ -100,7 +100,8 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, bool paired)
   // Blocks run one after the other, so one does all.
   if (p.brief == 0 || p.tokens > p.brief) {
     const auto launch_together = [&](auto side) {
-      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side>(p, maps, beside ? 0 : 1); });
+      const int walkers = beside ? 0 : 1;
+      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side, Groups == 2 && !side>(p, maps, walkers, walkers); });
     };
     if constexpr (kDivides<E> && Groups == 2) {
       paired ? launch_together(std::true_type{}) : launch_together(std::false_type{});
