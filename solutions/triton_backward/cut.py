@@ -15,9 +15,10 @@ KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time,
 BESIDE = (33, 66)  # programs of a walk, of which a multiprocessor has one, with which both walks are side by side
 CROWDED = 96  # up to so many: then programs of both walks share multiprocessors, and load two chunks ahead
 FAR = 8192  # tokens per sequence, on average, from which that is so
-MOVES_AHEAD = 3  # chunks, where a walk forward finds what segments make of a state
+FORWARD_AHEAD = 3  # chunks, but over segments whose first states are known: so a multiprocessor has two programs
 BESIDE_MOVES = 2  # chunks, in short walks back beside that one
 LONG_SEGMENT = 64  # chunks: what comes to nothing over so many is left out, and more goes side by side
+GATE_HEADS = 4  # of a program of gates_kernel and steep_kernel
 STEEP_CHANNELS = 64  # at a time, in steep_kernel, which seldom has any
 
 
@@ -42,7 +43,7 @@ def blocking(D: int, dtype: torch.dtype) -> Blocking:
         return Blocking((8, 0, 16), (8, 0, 16, 1), (8, 0, 16, 1), (16, 0, 32), (8, 0, 16, 16, 1))
     if D > 128:
         return Blocking((4, 0, 64), (8, 0, 64, 2), (8, 0, 64, 1), (4, 0, 64), (4, 0, 64, 64, 1))
-    return Blocking((4, 128, 64), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 3))
+    return Blocking((1, 0, 32), (4, 0, 64, 4), (4, 0, 64, 3), (4, 168, B), (4, 0, 64, 64, 3))
 
 
 def segment_of(num_seqs: int, H: int, total: int, D: int, operand) -> int:

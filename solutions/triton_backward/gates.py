@@ -16,41 +16,63 @@ def summed(sums_ptr, at, t, C: tl.constexpr, SLICES: tl.constexpr, APART: tl.con
     return found
 
 
+@triton.jit
+def summed_of_heads(sums_ptr, at, t, SLICES: tl.constexpr, APART: tl.constexpr):
+    """The same of some heads: [C, HEADS]."""
+    rows = sums_ptr + at[None, :] * (SLICES * APART) + t[:, None]
+    found = tl.load(rows, mask=t[:, None] >= 0, other=0.0)
+    for part in tl.static_range(1, SLICES):
+        found += tl.load(rows + part * APART, mask=t[:, None] >= 0, other=0.0)
+    return found
+
+
 @triton.jit(do_not_specialize=["num_seqs", "total"])
 def gates_kernel(
     g_ptr, cu_seqlens_ptr, decay_ptr, between_ptr, sums_ptr, of_walk_ptr, dg_ptr, dbeta_ptr, num_seqs, total,
     H: tl.constexpr, GATE: tl.constexpr, C: tl.constexpr, KEY_SLICES: tl.constexpr, VALUE_SLICES: tl.constexpr,
+    HEADS: tl.constexpr,
 ):  # fmt: skip
-    """A program has a chunk and a head. It adds up what within_kernel found, and for
-    each slice gradients_kernel and backward_kernel.
+    """A program has a chunk and some heads: gates of a token lie side by side. It adds up what within_kernel found,
+    and for each slice gradients_kernel and backward_kernel.
 
     of_start [C]: the gradient of gamma, by which the state at the start reaches a token. of_end [C]: that of the decay
     from a token to the end. through: that of gamma_C, by which the state at the start reaches the end.
     """
-    h, slot = tl.program_id(0) % H, (tl.program_id(0) // H).to(tl.int64)
+    h = tl.program_id(0) % (H // HEADS) * HEADS + tl.arange(0, HEADS)
+    slot = (tl.program_id(0) // (H // HEADS)).to(tl.int64)
     first, count = tokens_of(cu_seqlens_ptr, slot, num_seqs, total, C)
     t = tl.arange(0, C)
     behind = slot * C + t  # rows behind the last sequence belong to none
     none = (behind >= start_of(cu_seqlens_ptr, num_seqs, total)) & (behind < total)
-    tl.store(dg_ptr + behind * H + h, tl.zeros([C], dtype=tl.float32), mask=none)
-    tl.store(dbeta_ptr + behind * H + h, tl.zeros([C], dtype=tl.float32), mask=none)
+    if tl.max(none.to(tl.int32), axis=0) > 0:
+        zeros, to = tl.zeros([C, HEADS], dtype=tl.float32), behind[:, None] * H + h[None, :]
+        tl.store(dg_ptr + to, zeros, mask=none[:, None] & (h >= 0)[None, :])
+        tl.store(dbeta_ptr + to, zeros, mask=none[:, None] & (h >= 0)[None, :])
     if count <= 0:  # a slot that no chunk has
         return
-    row = t < count
-    to = first * H + h + t * H
-    at = slot * H + h
-    decay = decay_ptr + at * (8 * C)
-    through = 0.0
+    row = (t < count)[:, None] & (h >= 0)[None, :]
+    # From here on all offsets are within the chunk, and fit into 32 bits.
+    dg_ptr += first * H
+    dbeta_ptr += first * H
+    decay_ptr += slot * (H * 8 * C)
+    between_ptr += slot * (H * C)
+    sums_ptr += slot * (H * KEY_SLICES * (2 * C + 4))
+    of_walk_ptr += slot * (H * VALUE_SLICES * C)
+    to = t[:, None] * H + h[None, :]
+    decay, own = decay_ptr + h[None, :] * (8 * C) + t[:, None], h[None, :] * C + t[:, None]
+    through = tl.zeros([HEADS], dtype=tl.float32)
     for part in tl.static_range(KEY_SLICES):
-        through += tl.load(sums_ptr + (at * KEY_SLICES + part) * (2 * C + 4) + 2 * C)
-    of_start = tl.load(decay + t) * summed(sums_ptr, at, t, C, KEY_SLICES, 2 * C + 4)
-    of_end = summed(sums_ptr + C, at, t - 1, C, KEY_SLICES, 2 * C + 4)  # of the token before
-    of_end *= tl.load(decay + 2 * C + t - 1, mask=t > 0, other=0.0)
-    dg = tl.load(between_ptr + at * C + t) + tl.load(decay + C - 1) * through
+        through += tl.load(sums_ptr + (h * KEY_SLICES + part) * (2 * C + 4) + 2 * C)
+    of_start = tl.load(decay) * summed_of_heads(sums_ptr, h, t, KEY_SLICES, 2 * C + 4)
+    of_end = summed_of_heads(sums_ptr + C, h, t - 1, KEY_SLICES, 2 * C + 4)  # of the token before
+    of_end *= tl.load(decay + 2 * C - 1, mask=(t > 0)[:, None], other=0.0)
+    dg = tl.load(between_ptr + own) + (tl.load(decay_ptr + h * (8 * C) + C - 1) * through)[None, :]
     dg += tl.cumsum(of_start, axis=0, reverse=True) + tl.cumsum(of_end, axis=0)
-    alpha, _ = steep_gates(g_ptr, to, row, GATE, C)
-    tl.store(dg_ptr + to, dg / alpha, mask=row)
-    of_beta = summed(of_walk_ptr, at, t, C, VALUE_SLICES, C) * tl.load(decay + 6 * C + t)  # they have the factor b
+    if GATE == "linear":
+        alpha, _ = steep_gates(g_ptr + first * H, to, row, GATE, C)
+        dg /= alpha
+    tl.store(dg_ptr + to, dg, mask=row)
+    of_beta = summed_of_heads(of_walk_ptr, h, t, VALUE_SLICES, C) * tl.load(decay + 6 * C)  # they have the factor b
     tl.store(dbeta_ptr + to, of_beta, mask=row)
 
 

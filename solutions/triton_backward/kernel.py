@@ -36,8 +36,9 @@ from cut import (
     BESIDE,
     BESIDE_MOVES,
     EARLY,
+    FORWARD_AHEAD,
+    GATE_HEADS,
     INTERPRETED,
-    MOVES_AHEAD,
     SHORT,
     STEEP_CHANNELS,
     Blocking,
@@ -128,7 +129,8 @@ def forward(
     """sums: for dbeta, of chunks for which the walk back has left dv."""
     (warps, registers, BV, stages), D = x.cut.forward, x.size.D
     checkpoints, first, _ = x.between or (None, None, 0)
-    stages = min(stages, MOVES_AHEAD) if name == "moves" else stages
+    if name == "moves" or not x.size.segment:
+        stages = min(stages, FORWARD_AHEAD)
     forward_kernel[(programs * x.size.H * triton.cdiv(D, BV),)](
         x.k, x.v, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.inverse, x.work.r, x.work.dv, x.work.decay,
         x.initial_state, x.work.starts, x.work.bounds, x.work.moves, x.work.diagonals, x.work.of_walk, checkpoints,
@@ -195,8 +197,9 @@ def gradients(x: Call, part: int, many: int = 1, at: int = 0) -> None:
 def of_values_and_gates(x: Call) -> None:
     """What is left once all rounds are done."""
     HV, H, D, slots = x.v.shape[1], x.size.H, x.size.D, x.size.slots
-    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices}
-    gates_kernel[(slots * H,)](
+    heads = min(GATE_HEADS, H & -H)  # a power of two that divides H
+    of_gates = {"H": H, "C": CHUNK, "KEY_SLICES": x.size.key_slices, "HEADS": heads}
+    gates_kernel[(slots * (H // heads),)](
         x.g, x.cu_seqlens, x.work.decay, x.work.between, x.work.of_gradients, x.work.of_walk, x.dg, x.dbeta,
         x.size.num_seqs, x.size.total, GATE=x.gates["GATE"], VALUE_SLICES=1 if x.of_beta else x.size.value_slices,
         **launch(1, 0), **of_gates,
@@ -208,11 +211,10 @@ def of_values_and_gates(x: Call) -> None:
             **launch(warps, 0),
         )  # fmt: skip
     if x.gates["GATE"] == "linear":
-        heads = min(4, H & -H)  # a power of two that divides H
         steep_kernel[(slots * (H // heads),)](
             x.q, x.k, x.g, x.beta, x.do, x.cu_seqlens, x.work.r, x.work.dv, x.work.of_gradients, x.dg, x.scale,
             x.size.num_seqs, x.size.total, HQ=x.q.shape[1], HK=x.k.shape[1], D=D, HAS_BETA=x.gates["HAS_BETA"],
-            OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], BD=STEEP_CHANNELS, HEADS=heads,
+            OPERAND=x.common["OPERAND"], PRECISION=x.common["PRECISION"], BD=STEEP_CHANNELS,
             **launch(4, 0), **of_gates,
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """Compiles triton_backward for sm_90, without a GPU: the arguments are a folder for builds, an entry's name, the head
 size, and the numbers of query, key and value heads.
 
-It prints, of each kernel, how many of its wgmma instructions take their left operand from registers, and how many from
-shared memory.
+It prints, of each kernel, its warps, how many of its wgmma instructions take their left operand from registers, and how
+many from shared memory.
 """
 
 import json
@@ -27,8 +27,9 @@ def main() -> None:
     found = {}
     for launch in launches:
         lists = WGMMA.findall(launch.kernel.asm["ptx"])
+        metadata = launch.kernel.metadata
         counts = {"from registers": lists.count("{"), "from shared memory": lists.count("")}
-        found[launch.kernel.metadata.name] = counts
+        found[metadata.name] = {"warps": metadata.num_warps} | counts
     print(json.dumps(found))
 
 

@@ -215,6 +215,7 @@ def test_checkpoints_that_lie_elsewhere_are_refused_when_asked_to_look(
 
 # --- what is compiled for sm_90 -----------------------------------------------------------------------------------
 
+PREPARE_SPILLS = 224  # one warp has all of a chunk: faster than four, which spill nothing (LOG.md)
 COMPILED = [
     pytest.param("backward_k_last", {"D": 128}, 24, id="k_last"),
     pytest.param("backward_k_last", {"D": 128, "T": 8192, "N": 1}, 40, id="side by side"),
@@ -252,7 +253,9 @@ def test_kernels_fit_into_a_multiprocessor(
     left_out |= set() if entry in ("backward_k_last", "backward_checkpoints") else {"steep"}
     assert [x.name for x in kernels] == [f"{name}_kernel" for name in names if name not in left_out]
     assert all(x.shared_bytes <= 227 * 1024 for x in kernels)
-    assert all(max(x.spill_stores, x.spill_loads) <= spilled for x in kernels)
+    for x in kernels:
+        limit = max(spilled, PREPARE_SPILLS if x.name == "prepare_kernel" else 0)
+        assert max(x.spill_stores, x.spill_loads) <= limit, x.name
     assert not any(x.refilled for x in kernels)
 
 
@@ -273,5 +276,6 @@ def test_no_wgmma_takes_an_operand_from_registers(entry: str, shape: list[int], 
     """Triton up to 3.7.0 makes wrong code of those on Hopper (README)."""
     found = program("compiled_backward.py", str(tmp_path), entry, *map(str, shape))
     for name, counts in found.items():
-        assert counts["from shared memory"] > 0 or name in ("gates_kernel", "shared_kernel"), name
+        # wgmma is an instruction of four warps
+        assert counts["from shared memory"] > 0 or counts["warps"] < 4 or name == "shared_kernel", name
         assert counts["from registers"] == 0, name
