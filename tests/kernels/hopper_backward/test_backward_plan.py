@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 class Planned(NamedTuple):
     """Bytes; chunks of a segment; blocks that walk beside others; slices; tiles without memory; tokens (brief.cuh);
-    both walks side by side; blocks that walk back, at most."""
+    both walks side by side; blocks that walk back, at most; so many where all lengths are alike, or 0."""
 
     inputs: int
     workspace: int
@@ -46,6 +46,7 @@ class Planned(NamedTuple):
     brief: int
     paired: int
     walkers: int
+    even: int
 
     @property
     def ratio(self) -> float:
@@ -165,6 +166,16 @@ def test_memory_that_is_quick_lets_more_blocks_walk(program: Path) -> None:
     assert plan(program, gva(16, 32, 4 * 8192, 4)).walkers == 32
     for sequences, heads in ((2, 64), (4, 32), (2, 48)):
         assert plan(program, gva(16, heads, 8192, sequences)._replace(quick=False)).walkers == 32
+
+
+def test_fewer_blocks_walk_back_over_many_sequences_of_one_length(program: Path) -> None:
+    """Lengths are known on the device alone: the host says how many blocks for either case."""
+    even = {(8, 1024): 43, (48, 512): 67, (64, 128): 0, (65, 512): 0, (4, 8192): 0}  # sequences and tokens: blocks
+    for (sequences, tokens), blocks in even.items():
+        found = plan(program, gva(16, 32, sequences * tokens, sequences))
+        assert found.even == blocks
+        assert found.walkers == (132 if sequences >= 8 else 32)
+    assert plan(program, gva(16, 32, 8 * 1024, 8)._replace(quick=False)).even == 0
 
 
 def test_both_walks_are_side_by_side_for_few_heads_where_memory_is_quick(program: Path) -> None:

@@ -19,7 +19,7 @@ int main() {
     p.q_group = p.H / p.q_heads, p.k_group = p.H / p.k_heads, p.v_group = p.H / p.v_heads;
     const Form form{divides, output, quick};
     const Plan plan = plan_of(p, form);
-    std::printf("%ld %ld %ld %d %d %d %d %d %ld\n", input_bytes(p, form), plan.all(), plan.length, plan.first.walks, plan.walks.groups, plan.little,
-                plan.brief, plan.paired, plan.walks.most);
+    std::printf("%ld %ld %ld %d %d %d %d %d %ld %ld\n", input_bytes(p, form), plan.all(), plan.length, plan.first.walks, plan.walks.groups, plan.little,
+                plan.brief, plan.paired, plan.walks.most, plan.walks.even);
   }
 }
