@@ -176,7 +176,7 @@ VALUES: dict[str, list[tuple[dict[int, Tensor], str]]] = {
     "kda, verify": VERIFY,
     "gdn, layer step": LAYER,
     "gdn, convolution": [
-        ({3: torch.tensor([0, 3, 2, 7])}, "cu_seqlens must rise from 0 to the number of tokens, 7"),
+        ({3: torch.tensor([0, 3, 2, 7])}, "cu_seqlens must rise from 0 and end within the number of tokens, 7"),
         ({5: slots(0, 0, 4)}, "slots names slot 0 twice: no slot is written twice"),
         ({5: slots(0, 1, 5)}, "slots[2] is 5: slots 0 to 4 are served, and -1, which skips a row"),
     ],

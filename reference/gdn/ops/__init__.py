@@ -29,14 +29,21 @@ def gated_delta_rule(
     gate: str = "log",
     state_layout: str = "k_first",
 ) -> tuple[Tensor, Tensor]:
-    """The rule over whole sequences. Returns output and final_state.
+    """The rule over whole sequences (Yang et al., Gated Delta Networks, 2412.06464, equation 10). Returns output and
+    final_state.
 
-    Ragged: q [T, heads, K], k, v [T, heads, V], g and beta [T, H], cu_seqlens [N + 1]. Padded: the same with a batch
+    Ragged: q and k [T, heads, K], v [T, heads, V], g and beta [T, H], cu_seqlens [N + 1]. Padded: the same with a batch
     axis B before T, and no cu_seqlens. H is the larger of the numbers of query and value heads. States: [N, H, K, V],
     or [N, H, V, K] with state_layout="k_last".
 
     gate: "log" means alpha = exp(g), "linear" alpha = g. Absent g and beta mean ones, an absent initial_state zeros, an
     absent scale 1 / sqrt(K). The output has the type of v. The state has that of initial_state, else float32 or wider.
+
+    All but cu_seqlens and scale have gradients, dg that of g itself: finite at alpha = 0. Rows behind the last sequence
+    belong to none: their gradients are zero, their outputs are not to be read.
+
+    Raises TypeError, ValueError or gdnspec.SpecError for what is not served; on a CPU also for cu_seqlens that fall, or
+    end behind the rows.
     """
     return rule.OPERATOR(q, k, v, g, beta, initial_state, cu_seqlens, scale, gate, state_layout)
 

@@ -32,7 +32,7 @@ def moved(
     fake(
         x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, conv_states, slots, has_initial_state, head_dim
     )  # fmt: skip
-    checks.starts(NAME, "cu_seqlens", cu_seqlens, x.shape[0])
+    rows, (x, a, b) = len(x), checks.of_sequences(NAME, cu_seqlens, x, a, b)  # others do nothing: gates of 1, and zeros
     checks.slots(NAME, "slots", slots, len(conv_states), once=True)
     dtype = arithmetic_type(x, conv_weight, conv_bias, a, b, A_log, dt_bias, conv_states)
     mixed, written, after = convolved(
@@ -43,8 +43,8 @@ def moved(
     alpha = forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
     g = torch.where(live, alpha, 1.0)
     beta = torch.where(live, update_gate_raw(b.to(dtype), False), 0.0)
-    heads = (y.to(x.dtype).contiguous() for y in (l2_normalise(q), l2_normalise(k), v))
-    return (*heads, g, beta, written, after)
+    heads = (checks.padded(y.to(x.dtype).contiguous(), rows) for y in (l2_normalise(q), l2_normalise(k), v))
+    return (*heads, checks.padded(g, rows, 1.0), checks.padded(beta, rows), written, after)
 
 
 def fake(

@@ -24,9 +24,12 @@ def moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the states that go to the slots of sequences that are neither skipped nor empty."""
     fake(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
-    checks.starts(PREFILL, "cu_seqlens", cu_seqlens, x.shape[0])
+    (own,) = checks.of_sequences(PREFILL, cu_seqlens, x)
     checks.slots(PREFILL, "slots", slots, len(conv_states), once=True)
-    return convolved(x, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state)
+    output, written, after = convolved(
+        own, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state
+    )  # fmt: skip
+    return checks.padded(output, len(x)), written, after
 
 
 def convolved(
@@ -142,8 +145,10 @@ def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
     def of_each(states: Tensor, which: Tensor) -> Tensor:
         return torch.where(which[:, None, None], states[rows], 0.0)
 
-    owner = torch.arange(len(slots), device=x.device).repeat_interleave(lengths, output_size=x.shape[0])
-    do = None if do is None else torch.where(live[owner, None], do, 0.0)
+    # A row behind the last sequence has the number of one more, which is not live. Nothing is read on the host.
+    owner = torch.searchsorted(cu_seqlens[1:], torch.arange(x.shape[0], device=x.device), right=True)
+    owned = torch.nn.functional.pad(live, (0, 1))[owner, None]
+    do = None if do is None else torch.where(owned, do, 0.0)
     dht = None if dpool is None else of_each(dpool, written).float()
 
     def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:

@@ -27,8 +27,10 @@ def plain(
     gate: str = "log",
     state_layout: str = "k_first",
 ) -> tuple[Tensor, Tensor]:
-    """In chunks of tokens. Sequences of one length are computed together, as further heads."""
+    """In chunks of tokens. Sequences of one length are computed together, as further heads. Rows behind the last
+    sequence, whatever they hold, have outputs and gradients of zero."""
     output, final = fake(q, k, v, g, beta, initial_state, cu_seqlens, scale, gate, state_layout)
+    q, k, v, g, beta = checks.of_sequences(NAME, cu_seqlens, q, k, v, g, beta)
     dtype, factor = arithmetic_type(q, k, v, g, beta, initial_state), default_scale(q.shape[-1], scale)
     N, H = final.shape[:2]
     Q, K, V = (expand_heads(x.to(dtype).flatten(0, -3), H) for x in (q, k, v))  # [T, H, d]
@@ -42,7 +44,6 @@ def plain(
         starts = torch.arange(N, device=q.device) * q.shape[1]
         lengths = torch.full_like(starts, q.shape[1])
     else:
-        checks.starts(NAME, "cu_seqlens", cu_seqlens, q.shape[0])
         starts, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
 
     pieces, tokens, states, rows = [V[:0]], [starts[:0]], [S[:0]], [starts[:0]]
@@ -60,7 +61,8 @@ def plain(
         rows.append(row)
     O, S = torch.cat(pieces)[torch.cat(tokens).argsort()], torch.cat(states)[torch.cat(rows).argsort()]
     S = S.mT if state_layout == "k_first" else S
-    return O.to(output.dtype).reshape(output.shape), S.to(final.dtype).contiguous()
+    O = checks.padded(O.to(output.dtype), output.shape[:-2].numel())
+    return O.reshape(output.shape), S.to(final.dtype).contiguous()
 
 
 def fake(

@@ -82,6 +82,8 @@ def backward_strict() -> Iterator[Line]:
     yield seeded(forget)
     yield prefill("strict_gates_write", GROUPS, "write_regions", REGIONS, covers="each region of the gate that writes")
     yield prefill("strict_128", SMALL_128, "repeated_keys", (128,), covers="one key over two chunks")
+    yield prefill("strict_keys", SMALL, "strict_keys", (100, 30), covers="one key, beta from 1.9 to 2")
+    yield prefill("strict_keys_128", SMALL_128, "strict_keys", (193,), covers="the same over three chunks")
 
 
 def backward_performance() -> Iterator[Line]:

@@ -59,11 +59,10 @@ def plain(
             if len(part) == checkpoint_interval:
                 found.append(state)
                 rows.append(expected[n] + first // checkpoint_interval)
-    if pieces:
-        output = torch.cat(pieces)[torch.cat(tokens).argsort()].to(output.dtype)
+    done = torch.cat(pieces)[torch.cat(tokens).argsort()].to(output.dtype) if pieces else output[:0]
     if found:
         kept = torch.stack(found)[torch.tensor(rows).argsort().to(q.device)].to(kept.dtype)
-    return output, torch.stack(states).to(final.dtype) if states else final, kept
+    return checks.padded(done, len(output)), torch.stack(states).to(final.dtype) if states else final, kept
 
 
 def fake(

@@ -32,6 +32,7 @@ def plain(
     output, final = fake(
         q, k, v, A_log, a, dt_bias, b, initial_state, cu_seqlens, lower_bound, scale, use_qk_l2norm, state_layout
     )  # fmt: skip
+    q, k, v, a, b = checks.of_sequences(NAME, cu_seqlens, q, k, v, a, b)
     dtype = arithmetic_type(q, k, v, A_log, a, dt_bias, b, initial_state)
     Q, K = q.to(dtype), k.to(dtype)
     if use_qk_l2norm is None or use_qk_l2norm:
@@ -39,7 +40,8 @@ def plain(
     g = log_gate(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype), lower_bound)
     beta = b.to(dtype).sigmoid()
     O, S = computed(NAME, Q, K, v, g, beta, initial_state, cu_seqlens, scale, state_layout)
-    return O.to(output.dtype).reshape(output.shape), S.to(final.dtype).contiguous()
+    O = checks.padded(O.to(output.dtype), output.shape[:-2].numel())
+    return O.reshape(output.shape), S.to(final.dtype).contiguous()
 
 
 def fake(

@@ -35,7 +35,10 @@ def computed(
     operator: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None,
     initial_state: Tensor | None, cu_seqlens: Tensor | None, scale: float | None, state_layout: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output [tokens, H, V] and the states, in the type of the arithmetic. `operator` is named in errors."""
+    """The output [tokens, H, V] and the states, in the type of the arithmetic. Rows behind the last sequence, whatever
+    they hold, have outputs and gradients of zero. `operator` is named in errors."""
+    count = q.shape[:-2].numel()
+    q, k, v, g, beta = checks.of_sequences(operator, cu_seqlens, q, k, v, g, beta)
     dtype, factor = arithmetic_type(q, k, v, g, beta, initial_state), default_scale(q.shape[-1], scale)
     H, V_size, K_size = *v.shape[-2:], q.shape[-1]
     Q, K, V = (expand_heads(x.to(dtype).flatten(0, -3), H) for x in (q, k, v))  # [T, H, d]
@@ -45,7 +48,6 @@ def computed(
         starts = torch.arange(q.shape[0], device=q.device) * q.shape[1]
         lengths = torch.full_like(starts, q.shape[1])
     else:
-        checks.starts(operator, "cu_seqlens", cu_seqlens, q.shape[0])
         starts, lengths = cu_seqlens[:-1].long(), cu_seqlens.diff().long()
     if initial_state is None:
         S = torch.zeros(len(starts), H, V_size, K_size, dtype=dtype, device=q.device)
@@ -68,7 +70,7 @@ def computed(
         states.append(S_row)
         rows.append(row)
     O, S = torch.cat(pieces)[torch.cat(tokens).argsort()], torch.cat(states)[torch.cat(rows).argsort()]
-    return O, S.mT if state_layout == "k_first" else S
+    return checks.padded(O, count), S.mT if state_layout == "k_first" else S
 
 
 def _chunks(

@@ -164,7 +164,7 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
     "head sizes": ("ragged", {1: torch.zeros(7, 2, 5)}, ValueError, "here [7, any, 4], is served"),
     "a layout": ("ragged", {5: torch.zeros(3, 4, 3, 4)}, ValueError, "initial_state has the shape [3, 4, 3, 4]"),
     "no starts": ("ragged", {6: None}, ValueError, "[B, T, heads, K] without is served"),
-    "starts": ("ragged", {6: torch.tensor([0, 5, 3, 7])}, ValueError, "cu_seqlens must rise from 0 to"),
+    "starts": ("ragged", {6: torch.tensor([0, 5, 3, 7])}, ValueError, "cu_seqlens must rise from 0 and end within"),
     "float starts": ("ragged", {6: torch.tensor([0.0, 3, 3, 7])}, TypeError, "int32 and int64 are served"),
     "two tokens": ("step", {0: torch.zeros(3, 2, 2, 4)}, ValueError, "k has the shape [3, 1, 2, 4]"),
     "gates": ("step", {5: torch.zeros(3, 1, 3)}, ValueError, "a has the shape [3, 1, 3]: [B, T, heads]"),

@@ -152,7 +152,7 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
     "one gate": ("ragged", {3: torch.zeros(20, 4)}, ValueError, "g has the shape [20, 4]: [T, heads, K]"),
     "a layout": ("ragged", {5: torch.zeros(3, 4, 4, 3)}, ValueError, "[sequences, heads, K, V], here [3, 4, 4, 4]"),
     "more queries": ("ragged", {0: torch.zeros(20, 4, 4)}, ValueError, "4 query, 2 key and 4 value heads: served are"),
-    "starts": ("ragged", {6: torch.tensor([0, 5, 3, 20])}, ValueError, "cu_seqlens must rise from 0 to"),
+    "starts": ("ragged", {6: torch.tensor([0, 5, 3, 20])}, ValueError, "cu_seqlens must rise from 0 and end within"),
     "a flat bias": ("raw gates", {5: torch.zeros(16)}, ValueError, "dt_bias has the shape [16]: [heads, K] is"),
     "a rate with axes": ("step", {4: torch.zeros(1, 1, 4, 1)}, ValueError, "A_log has the shape [1, 1, 4, 1]: [heads]"),
     "a slot": ("pool", {4: torch.tensor([0, -1, 5])}, ValueError, "read_slots[2] is 5: slots 0 to 4 are served"),

@@ -99,11 +99,26 @@ def by_type(operator: str, name: str, x: Tensor, served: Mapping[torch.dtype, st
 
 
 def starts(operator: str, name: str, x: Tensor, tokens: int) -> list[int]:
-    """The values of where sequences start, which are read on a CPU and where gradients are wanted."""
+    """The values of where sequences start, which are read on a CPU and where gradients are wanted. Rows behind the last
+    one belong to no sequence."""
     found: list[int] = x.tolist()
-    if found[0] != 0 or found[-1] != tokens or sorted(found) != found:
-        raise ValueError(f"{operator}: {name} must rise from 0 to the number of tokens, {tokens}")
+    if found[0] != 0 or found[-1] > tokens or sorted(found) != found:
+        raise ValueError(f"{operator}: {name} must rise from 0 and end within the number of tokens, {tokens}")
     return found
+
+
+def of_sequences(operator: str, cu_seqlens: Tensor | None, *each: Any) -> list[Any]:
+    """Of each tensor [tokens, ..] or None the rows of sequences. Those behind are left out, whatever they hold: so
+    their gradients are zero. Without cu_seqlens, which is checked here, all are of some."""
+    if cu_seqlens is None:
+        return list(each)
+    end = starts(operator, "cu_seqlens", cu_seqlens, each[0].shape[0])[-1]
+    return [None if x is None else x[:end] for x in each]
+
+
+def padded(x: Tensor, rows: int, value: float = 0.0) -> Tensor:
+    """x [sequences' tokens, ..] with so many rows: those behind get this value."""
+    return x if len(x) == rows else torch.cat([x, x.new_full((rows - len(x), *x.shape[1:]), value)])
 
 
 # --- values, which are read on a CPU and where PyTorch computes the gradients ------------------------------------
