@@ -100,8 +100,12 @@ def test_outputs_are_allocated_by_sizes_that_the_caller_names() -> None:
 
 def test_it_says_what_it_is() -> None:
     kernel = gdnspec.kernel(DECODE, device="cpu", solution="torch_recurrent")
-    assert repr(kernel) == "<gdnspec.Kernel gdn_decode_k_last: torch_recurrent on cpu, named by solution=>"
-    assert (kernel.definition, kernel.solution, kernel.reason) == (DECODE, "torch_recurrent", "named by solution=")
+    assert repr(kernel) == "<gdnspec.Kernel gdn_decode_k_last: torch_recurrent on cpu, named by the argument solution>"
+    assert (kernel.definition, kernel.solution, kernel.reason) == (
+        DECODE,
+        "torch_recurrent",
+        "named by the argument solution",
+    )
 
 
 def test_a_pool_is_written_to() -> None:
@@ -184,7 +188,7 @@ def test_a_tensor_that_no_kernel_reads_is_named(change: Callable[[torch.Tensor],
 def test_types_and_sizes_that_nothing_serves_list_what_does() -> None:
     inputs = case()
     q = inputs["q"]
-    refused("q is float16 instead of bfloat16; no solution .*cuda_decode .*head_size == 64", like=(q.half(),))
+    refused("q is float16 instead of bfloat16: pass q.to.*cuda_decode .*head_size == 64", like=(q.half(),))
     refused(
         "state is bfloat16 .*; gdn_decode_k_last_bf16_state takes these", like={"state": inputs["state"].bfloat16()}
     )
@@ -268,7 +272,9 @@ def test_without_a_compiler_the_next_candidate_serves_and_one_warning_says_so() 
             kernel = gdnspec.kernel(name, device="cuda")
             assert kernel.solution.startswith("triton_")
     assert len(told) == 1
-    with pytest.raises(gdnspec.SpecError, match=r"^solution=: hopper_prefill cannot be loaded: .*needs nvcc to build"):
+    with pytest.raises(
+        gdnspec.SpecError, match=r"^the argument solution: hopper_prefill cannot be loaded: .*needs nvcc to build"
+    ):
         gdnspec.kernel(PREFILL, device="cuda", solution="hopper_prefill")
 
 

@@ -138,8 +138,11 @@ def _check_types(found: Found, tensors: Mapping[str, Tensor]) -> None:
         if _signature(other.definition) == _signature(definition)
         and all(other.definition.input(given).dtype == dtype for given, dtype in types.items())
     ]
-    hint = f"{others[0]} takes these types" if others else f"no solution takes these types: {serving(found)}"
-    raise SpecError(f"{definition.name}: {said}; {hint}")
+    if others:
+        raise SpecError(f"{definition.name}: {said}; {others[0]} takes these types")
+    first = f"{wrong[0]}.to(torch.{definition.input(wrong[0]).dtype})"
+    more = " and so on" if len(wrong) > 1 else ""
+    raise SpecError(f"{definition.name}: {said}: pass {first}{more}; {serving(found)}")
 
 
 def _signature(definition: Definition) -> object:

@@ -57,7 +57,7 @@ def kernel(
     asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous, _lengths(found.definition, given))
     name = solution or from_environment(found)
     if name is not None:
-        return _forced(asked, where, name, "solution=" if solution else FORCED)
+        return _forced(asked, where, name, "the argument solution" if solution else FORCED)
     choices, candidates = choose(asked, lambda one: machine.lacking(one.manifest, where, compiler=False))
     skipped: dict[str, str] = {}
     for choice in choices:
