@@ -27,7 +27,10 @@ def through_l2_norm(y: Tensor, rstd: Tensor, dy: Tensor) -> Tensor:
 
 
 def raw_gates(q, k, v, a, b, A_log, dt_bias, cu_seqlens, initial_state, scale, use_qk_l2norm, do, dht):
-    """gdn_prefill_backward_raw_gates."""
+    """gdn_prefill_backward_raw_gates: backward_k_last from a, b [T, H] and A_log, dt_bias [H], q and k of unit norm,
+    alpha = exp(-exp(A_log) softplus(a + dt_bias)) and beta = sigmoid(b) (arXiv:2412.06464, section 3.4). Returns dq,
+    dk, dv, da, db in the types of their inputs, and dA_log, ddt_bias [H] and dh0 in float32. Raises ValueError for
+    shapes that do not fit."""
     H, norm = require_heads(q, k, v), use_qk_l2norm is None or use_qk_l2norm
     for name, x in (("a", a), ("b", b)):
         require(name, x, (len(q), H))
@@ -68,7 +71,9 @@ def silu_and_slope(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gated_norm(x, z, weight, eps, do):
-    """gdn_gated_rms_norm_backward."""
+    """gdn_gated_rms_norm_backward: y = x / rms(x) weight silu(z) over the last axis (Zhang and Sennrich,
+    arXiv:1910.07467), x, z, do [.., V], weight [V]. Returns dx and dz in the types of x and z, dweight in float32.
+    Raises ValueError for shapes that do not fit."""
     for name, given, shape in (("z", z, x.shape), ("weight", weight, x.shape[-1:]), ("do", do, x.shape)):
         require(name, given, shape)
     rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + (1e-6 if eps is None else eps))
@@ -86,7 +91,11 @@ def gated_norm(x, z, weight, eps, do):
 
 
 def convolution(x, weight, bias, cu_seqlens, initial_state, do, dht):
-    """gdn_conv1d_backward. All sequences at once: each tap is a gather forwards, and a sum into the same rows back."""
+    """gdn_conv1d_backward: silu of the causal convolution (arXiv:2412.06464, section 3.4); x, do [T, C], weight [C, W],
+    states and dht [num_seqs, C, W - 1]. Returns dx in the type of x, and dweight, dbias, dh0 in float32. Raises
+    ValueError for shapes that do not fit.
+
+    All sequences at once: each tap is a gather forwards, and a sum into the same rows back."""
     (C, W), N, device = weight.shape, require_bounds(cu_seqlens, len(x))[0], x.device
     kept, lengths = W - 1, cu_seqlens.diff()
     for name, given in (("x", x), ("do", do)):

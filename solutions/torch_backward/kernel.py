@@ -196,7 +196,11 @@ def backward_k_last(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None, cu_seqlens: Tensor,
     initial_state: Tensor | None, scale: float | None, do: Tensor | None, dht: Tensor | None,
 ) -> Gradients:  # fmt: skip
-    """gdn_prefill_backward_k_last."""
+    """gdn_prefill_backward_k_last: q, k [T, heads, K], v, do [T, heads, V], g (alpha itself) and beta [T, H], states
+    and dht [num_seqs, H, V, K]. Returns dq, dk, dv in the types of q, k, v, and dg, dbeta, dh0 in float32.
+
+    Source: the gated delta rule (arXiv:2412.06464, equation 10), differentiated; reference/gdn/backward.py. Raises
+    ValueError for shapes and cu_seqlens that do not fit."""
     return gradients(q, k, v, g, beta, cu_seqlens, initial_state, scale, do, dht)
 
 
@@ -205,7 +209,9 @@ def backward_checkpoints(
     initial_state: Tensor | None, scale: float | None, do: Tensor | None, dht: Tensor | None, checkpoints: Tensor,
     checkpoint_cu_starts: Tensor, checkpoint_interval: int,
 ) -> Gradients:  # fmt: skip
-    """gdn_prefill_backward_checkpoints: states that the forward pass has left are not computed again."""
+    """gdn_prefill_backward_checkpoints: backward_k_last, but states that the forward pass has left are not computed
+    again: checkpoints [rows, H, V, K], that of each whole interval of checkpoint_interval tokens, those of sequence n
+    from row checkpoint_cu_starts[n] on. Raises ValueError where their number is not that of the lengths."""
     H, _ = require_heads(q, k, v), require_bounds(cu_seqlens, len(q))
     first = checkpoint_cu_starts.tolist()
     if checkpoint_interval <= 0 or checkpoint_interval % 64:
@@ -226,7 +232,8 @@ def backward_k_first(
     q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None, cu_seqlens: Tensor,
     initial_state: Tensor | None, scale: float | None, do: Tensor | None, dht: Tensor | None,
 ) -> Gradients:  # fmt: skip
-    """gdn_prefill_backward_k_first: states [K, V], and dg = alpha dalpha."""
+    """gdn_prefill_backward_k_first: backward_k_last with g = log alpha, states, dht and dh0 [num_seqs, H, K, V], and
+    dg = alpha dalpha."""
     require_heads(q, k, v)
     _, total = require_bounds(cu_seqlens, len(q))
     alpha = None if g is None else without_rest(g.float().exp(), total)

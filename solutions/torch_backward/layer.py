@@ -39,7 +39,9 @@ def layer(
     x, qkv_weight, z_weight, a_weight, b_weight, conv_weight, A_log, dt_bias, norm_weight, out_weight, cu_seqlens,
     conv_state, initial_state, do, dconv_ht, dht,
 ):  # fmt: skip
-    """gdn_layer_backward."""
+    """gdn_layer_backward: x, do [T, hidden], weights [out, in], conv_state and dconv_ht [num_seqs, C, W - 1], states
+    and dht [num_seqs, H, K, V]. Returns the gradient of x in its type, and those of weights and states in float32.
+    Source: arXiv:2412.06464, section 3.4 and figure 1. Raises ValueError for shapes that do not fit."""
     require("do", do, x.shape)
     _, total = require_bounds(cu_seqlens, len(x))
     x, do = without_rest(x, total), without_rest(do, total)
