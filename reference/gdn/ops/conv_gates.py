@@ -32,7 +32,8 @@ def moved(
     fake(
         x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, conv_states, slots, has_initial_state, head_dim
     )  # fmt: skip
-    rows, (x, a, b) = len(x), checks.of_sequences(NAME, cu_seqlens, x, a, b)  # others do nothing: gates of 1, and zeros
+    rows = len(x)  # those behind the last sequence do nothing: gates of 1, and zeros
+    x, a, b = checks.of_sequences(NAME, "cu_seqlens", cu_seqlens, x, a, b)
     checks.slots(NAME, "slots", slots, len(conv_states), once=True)
     dtype = arithmetic_type(x, conv_weight, conv_bias, a, b, A_log, dt_bias, conv_states)
     mixed, written, after = convolved(

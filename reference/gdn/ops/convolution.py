@@ -24,7 +24,7 @@ def moved(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the states that go to the slots of sequences that are neither skipped nor empty."""
     fake(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
-    (own,) = checks.of_sequences(PREFILL, cu_seqlens, x)
+    (own,) = checks.of_sequences(PREFILL, "cu_seqlens", cu_seqlens, x)
     checks.slots(PREFILL, "slots", slots, len(conv_states), once=True)
     output, written, after = convolved(
         own, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state

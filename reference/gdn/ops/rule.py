@@ -30,7 +30,7 @@ def plain(
     """In chunks of tokens. Sequences of one length are computed together, as further heads. Rows behind the last
     sequence, whatever they hold, have outputs and gradients of zero."""
     output, final = fake(q, k, v, g, beta, initial_state, cu_seqlens, scale, gate, state_layout)
-    q, k, v, g, beta = checks.of_sequences(NAME, cu_seqlens, q, k, v, g, beta)
+    q, k, v, g, beta = checks.of_sequences(NAME, "cu_seqlens", cu_seqlens, q, k, v, g, beta)
     dtype, factor = arithmetic_type(q, k, v, g, beta, initial_state), default_scale(q.shape[-1], scale)
     N, H = final.shape[:2]
     Q, K, V = (expand_heads(x.to(dtype).flatten(0, -3), H) for x in (q, k, v))  # [T, H, d]

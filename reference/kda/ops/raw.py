@@ -32,7 +32,7 @@ def plain(
     output, final = fake(
         q, k, v, A_log, a, dt_bias, b, initial_state, cu_seqlens, lower_bound, scale, use_qk_l2norm, state_layout
     )  # fmt: skip
-    q, k, v, a, b = checks.of_sequences(NAME, cu_seqlens, q, k, v, a, b)
+    q, k, v, a, b = checks.of_sequences(NAME, "cu_seqlens", cu_seqlens, q, k, v, a, b)
     dtype = arithmetic_type(q, k, v, A_log, a, dt_bias, b, initial_state)
     Q, K = q.to(dtype), k.to(dtype)
     if use_qk_l2norm is None or use_qk_l2norm:

@@ -38,7 +38,7 @@ def computed(
     """The output [tokens, H, V] and the states, in the type of the arithmetic. Rows behind the last sequence, whatever
     they hold, have outputs and gradients of zero. `operator` is named in errors."""
     count = q.shape[:-2].numel()
-    q, k, v, g, beta = checks.of_sequences(operator, cu_seqlens, q, k, v, g, beta)
+    q, k, v, g, beta = checks.of_sequences(operator, "cu_seqlens", cu_seqlens, q, k, v, g, beta)
     dtype, factor = arithmetic_type(q, k, v, g, beta, initial_state), default_scale(q.shape[-1], scale)
     H, V_size, K_size = *v.shape[-2:], q.shape[-1]
     Q, K, V = (expand_heads(x.to(dtype).flatten(0, -3), H) for x in (q, k, v))  # [T, H, d]

@@ -107,12 +107,12 @@ def starts(operator: str, name: str, x: Tensor, tokens: int) -> list[int]:
     return found
 
 
-def of_sequences(operator: str, cu_seqlens: Tensor | None, *each: Any) -> list[Any]:
-    """Of each tensor [tokens, ..] or None the rows of sequences. Those behind are left out, whatever they hold: so
-    their gradients are zero. Without cu_seqlens, which is checked here, all are of some."""
-    if cu_seqlens is None:
+def of_sequences(operator: str, name: str, bounds: Tensor | None, *each: Any) -> list[Any]:
+    """Of each tensor [tokens, ..] or None the rows of sequences, which start at `bounds`. Those behind are left out,
+    whatever they hold: so their gradients are zero. Without bounds, which are checked here, all are of some."""
+    if bounds is None:
         return list(each)
-    end = starts(operator, "cu_seqlens", cu_seqlens, each[0].shape[0])[-1]
+    end = starts(operator, name, bounds, each[0].shape[0])[-1]
     return [None if x is None else x[:end] for x in each]
 
 
