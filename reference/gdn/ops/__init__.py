@@ -29,7 +29,7 @@ def gated_delta_rule(
     gate: str = "log",
     state_layout: str = "k_first",
 ) -> tuple[Tensor, Tensor]:
-    """The rule over whole sequences (Yang et al., Gated Delta Networks, 2412.06464, equation 10). Returns output and
+    """The rule over whole sequences (Yang, Kautz and Hatamizadeh, arXiv:2412.06464, equation 10). Returns output and
     final_state.
 
     Ragged: q and k [T, heads, K], v [T, heads, V], g and beta [T, H], cu_seqlens [N + 1]. Padded: the same with a batch
@@ -39,11 +39,11 @@ def gated_delta_rule(
     gate: "log" means alpha = exp(g), "linear" alpha = g. Absent g and beta mean ones, an absent initial_state zeros, an
     absent scale 1 / sqrt(K). The output has the type of v. The state has that of initial_state, else float32 or wider.
 
-    All but cu_seqlens and scale have gradients, dg that of g itself: finite at alpha = 0. Rows behind the last sequence
-    belong to none: their gradients are zero, their outputs are not to be read.
+    All tensors but cu_seqlens have gradients. That of g is finite where alpha is 0. cu_seqlens may end before T: rows
+    from there on belong to no sequence, and have gradients of zero. Do not read their outputs.
 
-    Raises TypeError, ValueError or gdnspec.SpecError for what is not served; on a CPU also for cu_seqlens that fall, or
-    end behind the rows.
+    Raises TypeError, ValueError or gdnspec.SpecError for what is not served; on a CPU also ValueError for cu_seqlens
+    that fall or end past T.
     """
     return rule.OPERATOR(q, k, v, g, beta, initial_state, cu_seqlens, scale, gate, state_layout)
 

@@ -49,9 +49,7 @@ def plain(
         starts = torch.tensor([0, *map(len, parts)], device=q.device).cumsum(0)
         gates = [None if x is None else x[token] for x in (g, beta)]
         before = torch.stack([states[n] for n in going])
-        O, after = computed(
-            NAME, q[token], k[token], v[token], gates[0], gates[1], before, starts, scale, "k_last"
-        )  # fmt: skip
+        O, after = computed(q[token], k[token], v[token], gates[0], gates[1], before, starts, scale, "k_last")
         pieces.append(O)
         tokens.append(token)
         for n, part, state in zip(going, parts, after, strict=True):

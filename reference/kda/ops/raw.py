@@ -39,7 +39,7 @@ def plain(
         Q, K = l2_normalise(Q), l2_normalise(K)
     g = log_gate(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype), lower_bound)
     beta = b.to(dtype).sigmoid()
-    O, S = computed(NAME, Q, K, v, g, beta, initial_state, cu_seqlens, scale, state_layout)
+    O, S = computed(Q, K, v, g, beta, initial_state, cu_seqlens, scale, state_layout)
     O = checks.padded(O.to(output.dtype), output.shape[:-2].numel())
     return O.reshape(output.shape), S.to(final.dtype).contiguous()
 

@@ -25,20 +25,20 @@ def plain(
     scale: float | None = None,
     state_layout: str = "k_first",
 ) -> tuple[Tensor, Tensor]:
-    """In chunks of tokens. Sequences of one length are computed together, as further heads."""
+    """In chunks of tokens. Sequences of one length are computed together, as further heads. Rows behind the last
+    sequence, whatever they hold, have outputs and gradients of zero."""
     output, final = fake(q, k, v, g, beta, initial_state, cu_seqlens, scale, state_layout)
-    O, S = computed(NAME, q, k, v, g, beta, initial_state, cu_seqlens, scale, state_layout)
-    return O.to(output.dtype).reshape(output.shape), S.to(final.dtype).contiguous()
+    q, k, v, g, beta = checks.of_sequences(NAME, "cu_seqlens", cu_seqlens, q, k, v, g, beta)
+    O, S = computed(q, k, v, g, beta, initial_state, cu_seqlens, scale, state_layout)
+    O = checks.padded(O.to(output.dtype), output.shape[:-2].numel())
+    return O.reshape(output.shape), S.to(final.dtype).contiguous()
 
 
 def computed(
-    operator: str, q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None, beta: Tensor | None,
     initial_state: Tensor | None, cu_seqlens: Tensor | None, scale: float | None, state_layout: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output [tokens, H, V] and the states, in the type of the arithmetic. Rows behind the last sequence, whatever
-    they hold, have outputs and gradients of zero. `operator` is named in errors."""
-    count = q.shape[:-2].numel()
-    q, k, v, g, beta = checks.of_sequences(operator, "cu_seqlens", cu_seqlens, q, k, v, g, beta)
+    """The output [tokens, H, V] and the states, in the type of the arithmetic. Every row is one of a sequence."""
     dtype, factor = arithmetic_type(q, k, v, g, beta, initial_state), default_scale(q.shape[-1], scale)
     H, V_size, K_size = *v.shape[-2:], q.shape[-1]
     Q, K, V = (expand_heads(x.to(dtype).flatten(0, -3), H) for x in (q, k, v))  # [T, H, d]
@@ -70,7 +70,7 @@ def computed(
         states.append(S_row)
         rows.append(row)
     O, S = torch.cat(pieces)[torch.cat(tokens).argsort()], torch.cat(states)[torch.cat(rows).argsort()]
-    return checks.padded(O, count), S.mT if state_layout == "k_first" else S
+    return O, S.mT if state_layout == "k_first" else S
 
 
 def _chunks(

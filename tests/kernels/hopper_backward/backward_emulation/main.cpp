@@ -85,6 +85,27 @@ void launch_apart(const Problem& p, const Maps& maps, const Group& group, int64_
   walk(std::integral_constant<int, 1>{});
 }
 
+template <class E, int Groups, bool Beside = false, bool Even = false>
+void launch_together(const Problem& p, const Maps& maps, int walkers, int even = 0) {
+  launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, Beside, Even>(p, maps, walkers, even); });
+}
+
+// The walk back and the gradients. Blocks run one after the other, so one does all.
+template <class E, int Groups>
+void launch_back(const Problem& p, const Maps& maps, bool beside, bool paired) {
+  if constexpr (Groups == 2) {
+    if constexpr (kDivides<E>) {
+      if (paired) return launch_together<E, 2, true>(p, maps, 1);
+    }
+    if (!beside && p.segments.owners == nullptr) {
+      bool even = true;
+      for (int n = 0; n < p.N; ++n) even &= count_chunks(p, n) == count_chunks(p, 0);
+      return launch_together<E, 2, false, true>(p, maps, even ? 0 : 1, even ? 1 : 0);  // nobody walks if the kernel finds the other
+    }
+  }
+  launch_together<E, Groups>(p, maps, beside ? 0 : 1);
+}
+
 template <class E, int Groups>
 void launch_all(const Problem& p, const Maps& maps, int64_t places, bool paired) {
   const int shared = std::min(p.q_group, p.k_group);
@@ -97,18 +118,7 @@ void launch_all(const Problem& p, const Maps& maps, int64_t places, bool paired)
     if (beside) launch_first<E>(p, maps, group);
   }
   if (!beside) launch_apart<E, Groups>(p, maps, group, places, paired);
-  // Blocks run one after the other, so one does all.
-  if (p.brief == 0 || p.tokens > p.brief) {
-    const auto launch_together = [&](auto side) {
-      const int walkers = beside ? 0 : 1;
-      launch(grid(1), kGradientBlock, sizeof(GradientShared), [&] { gdn_together_kernel<E, Groups, side, Groups == 2 && !side>(p, maps, walkers, walkers); });
-    };
-    if constexpr (kDivides<E> && Groups == 2) {
-      paired ? launch_together(std::true_type{}) : launch_together(std::false_type{});
-    } else {
-      launch_together(std::false_type{});
-    }
-  }
+  if (p.brief == 0 || p.tokens > p.brief) launch_back<E, Groups>(p, maps, beside, paired);
   if (p.v_group > 1) launch(grid(places, p.v_heads), kValueThreads, 0, [&] { gdn_values_kernel<E>(p); });
 }
 
