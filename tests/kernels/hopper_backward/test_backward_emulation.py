@@ -122,6 +122,8 @@ ERASED = "wgmma<E, 1>(dS[half], bits[i], descriptor(k + half * kBoxBytes, along_
         pytest.param("brief.cuh", "if (valid == kChunk) return;", "return;", "WRONG", id="a short tail"),
         pytest.param("brief.cuh", OF_BRIEF, "__syncthreads();", "without fence_async", id="no fence in a short one"),
         pytest.param("brief.cuh", "fmaf(end, dS[i], update[i])", "update[i]", "WRONG: some", id="a short dh0"),
+        pytest.param("together.cuh", "even &= count", "even |= count", "WRONG|deadlock", id="lengths not compared"),
+        pytest.param("together.cuh", "bool even = true", "bool even = false", "WRONG|deadlock", id="never alike"),
         pytest.param("together.cuh", END_OF_WALKS, "", "to where a barrier is", id="barriers that stay"),
     ],
 )  # fmt: skip
