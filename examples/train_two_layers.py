@@ -59,13 +59,14 @@ def made(args: argparse.Namespace, seed: int) -> Any:
     return Qwen3NextForCausalLM(config).to(args.device, getattr(torch, args.dtype)).train()
 
 
-def trained(args: argparse.Namespace, data: Tensor, seed: int, on_gdnspec: bool) -> list[float]:
-    """The loss of each step. The optimizer has weights of its own in float32, which the model gets rounded."""
+def trained(args: argparse.Namespace, data: Tensor, seed: int, on_gdnspec: bool) -> tuple[list[float], float]:
+    """The loss of each step, and the seconds that the first one took, in which kernels are built. The optimizer has
+    weights of its own in float32, which the model gets rounded."""
     model = made(args, seed)
     weights = [w for w in model.parameters() if w.requires_grad]
     exact = [w.detach().float().clone() for w in weights]
     optimizer = torch.optim.AdamW(exact, lr=args.rate)
-    losses = []
+    losses, first, began = list[Tensor](), 0.0, time.monotonic()
     with use(model) if on_gdnspec else nullcontext():
         for tokens in batches(data, args.steps, args.rows, args.length):
             tokens = tokens.to(args.device)
@@ -78,7 +79,10 @@ def trained(args: argparse.Namespace, data: Tensor, seed: int, on_gdnspec: bool)
             optimizer.step()
             for mine, weight in zip(exact, weights, strict=True):
                 weight.data.copy_(mine)
-    return torch.stack(losses).tolist()
+            if len(losses) == 1:
+                loss.item()  # which waits for the device
+                first = time.monotonic() - began
+    return torch.stack(losses).tolist(), first
 
 
 def smooth(losses: list[float]) -> list[float]:
@@ -128,8 +132,13 @@ def main(words: list[str] | None = None) -> int:
     data, curves = text(args.text), {}
     for name, seed, on_gdnspec in (("transformers", 0, False), ("gdnspec", 0, True), ("another seed", 1, False)):
         began = time.monotonic()
-        curves[name] = trained(args, data, seed, on_gdnspec)
-        print(f"{name}: {args.steps} steps in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+        curves[name], first = trained(args, data, seed, on_gdnspec)
+        seconds = time.monotonic() - began
+        print(
+            f"{name}: {args.steps} steps in {seconds:.0f} s, {first:.0f} s of it for the first",
+            file=sys.stderr,
+            flush=True,
+        )
     print(f"loss on {args.device} in {args.dtype}, the mean of each {WINDOW} steps")
     print(f"{'from step':>10}" + "".join(f"{name:>15}" for name in curves))
     for i, row in enumerate(zip(*map(smooth, curves.values()), strict=True)):

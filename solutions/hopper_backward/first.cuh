@@ -47,7 +47,7 @@ __device__ __forceinline__ void prepare_some(const Problem& p, const Maps& maps,
     const Chunk chunk{token, static_cast<int>(min(int64_t{kChunk}, bound(p, n + 1) - token)), n, c == 0, c == chunks - 1};
     fence_async();
     meet();  // nobody looks at the chunk before any more
-    prepare_chunk<E>(p, &maps.q, &maps.k, first.group, chunk, first_chunk(p, n) + c, job % units, own, parity, NoNextBlock{}, meet);
+    prepare_chunk<E>(p, &maps.q, &maps.k, first.group, chunk, first_chunk(p, n) + c, job % units, own, parity, meet);
     parity ^= 1;
   }
 }

@@ -102,10 +102,6 @@ __device__ __forceinline__ void load_bytes_once(uint32_t to, const void* from, i
 __device__ __forceinline__ void bring_near(const void* from, int bytes) {
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void bring_boxes_near(const CUtensorMap* map, int half, int head, int token) {
-  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(0), "r"(token), "r"(half), "r"(head)
-               : "memory");
-}
 // The other way.
 __device__ __forceinline__ void store_bytes(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;"

@@ -36,44 +36,11 @@ __device__ __forceinline__ void copy_tile(unsigned char* tile, int further, int 
   for (int i = lane; i < bytes / 16; i += 32) to[i] = from[i];
 }
 
-// What a block needs that begins once this one is over, as one of `blocks` that are there at a time, in the order of the grid: to the cache.
-// Else all blocks of a multiprocessor wait for memory at the same time, and leave it idle at the same time.
-struct NextBlock {
-  const Problem& p;
-  const CUtensorMap *q_map, *k_map;
-  const Group& group;
-  int blocks;
-  struct Place {
-    int64_t token;  // -1: there is none
-    int nth;
-  };
-  // By a warp.
-  __device__ __forceinline__ Place find() const {
-    const unsigned place = blockIdx.x + blocks, nth = blockIdx.y + place / gridDim.x;
-    if (nth >= gridDim.y || place % gridDim.x >= p.places) return {-1, 0};
-    const Chunk chunk = find_chunk(p, place % gridDim.x);
-    return {chunk.valid > 0 ? chunk.first : -1, static_cast<int>(nth)};
-  }
-  __device__ __forceinline__ void ask(const Place& place) const {
-    if (place.token < 0) return;
-    for (int u = 0; u < group.units; ++u) {
-      const int unit = place.nth * group.units + u, token = static_cast<int>(place.token);
-      bring_boxes_near(k_map, 0, unit / group.of_key_head, token);
-      bring_boxes_near(q_map, 0, unit / group.of_query_head, token);
-    }
-  }
-};
-struct NoNextBlock {
-  struct Place {};
-  __device__ __forceinline__ Place find() const { return {}; }
-  __device__ __forceinline__ void ask(const Place&) const {}
-};
-
 // A chunk, and `units * heads` heads from unit `nth` of so many on; by a warpgroup, which has `memory` alone, with a barrier that has been
 // prepared. `meet`: of the warpgroup.
-template <class E, class Next, class Meet>
+template <class E, class Meet>
 __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMap* q_map, const CUtensorMap* k_map, const Group& group,
-                                              const Chunk& chunk, int64_t place, int nth, unsigned char* memory, int parity, const Next& next, Meet meet) {
+                                              const Chunk& chunk, int64_t place, int nth, unsigned char* memory, int parity, Meet meet) {
   auto& front = *reinterpret_cast<Front*>(memory);
   unsigned char* const boxes = memory + kFront;
   const int warp = __shfl_sync(kAllLanes, threadIdx.x / 32 % 4, 0), lane = lane_here(), thread = threadIdx.x % 128;
@@ -94,10 +61,7 @@ __device__ __forceinline__ void prepare_chunk(const Problem& p, const CUtensorMa
   const int64_t at = at_place(p, place, h + warp);
   meet();
   if (busy) find_decays(p, front.rows[warp], at, lane);
-  typename Next::Place later{};
-  if (warp == 3) later = next.find();
   barrier_wait(landed, parity);
-  if (warp == 3 && lane == 0) next.ask(later);
   if (chunk.valid < kChunk) {  // rows of the next sequence, NaN maybe
     for (int at = 0; at < group.units * kUnitBytes; at += kBoxBytes) clear_rows(shared_address(boxes) + at, chunk.valid, thread, 128);
     fence_async();
@@ -154,8 +118,7 @@ __global__ void __launch_bounds__(128, kPreparing) gdn_prepare_kernel(
     barrier_init_done();
   }
   if (kEveryLane) __syncthreads();
-  prepare_chunk<E>(p, &q_map, &k_map, group, chunk, blockIdx.x, blockIdx.y, memory, 0,
-                   NextBlock{p, &q_map, &k_map, group, kPreparing * p.multiprocessors}, [] { __syncthreads(); });
+  prepare_chunk<E>(p, &q_map, &k_map, group, chunk, blockIdx.x, blockIdx.y, memory, 0, [] { __syncthreads(); });
 }
 
 }  // namespace

@@ -8,7 +8,7 @@ import triton
 from arguments import CHUNK
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-SHORT = 512  # tokens per sequence, on average, up to which walks load two chunks ahead
+SHORT = 512  # tokens per sequence, on average, up to which walks back load two chunks ahead, or none if two fit
 PARTS = 16  # of a sequence, where both walks are side by side
 EARLY = 6  # so many of them, the last, are walked back before their r is known
 KEPT = (16, 12, 11, 10, 9)  # of so many gradients of states are kept at a time, if there is room
@@ -77,6 +77,11 @@ def ahead(stages: int, device: torch.device) -> int:
         return stages
     room = torch.cuda.get_device_properties(device).shared_memory_per_block_optin
     return stages if room >= 227 * 1024 else min(stages, 2 if room >= 163 * 1024 else 1)
+
+
+def outnumber(programs: int, device: torch.device) -> bool:
+    """Whether there are more programs than multiprocessors."""
+    return device.type == "cuda" and programs > torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def launch(warps: int, registers: int) -> dict[str, int]:

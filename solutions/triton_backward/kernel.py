@@ -47,6 +47,7 @@ from cut import (
     blocking,
     launch,
     long,
+    outnumber,
     padded,
     segment_of,
 )  # fmt: skip
@@ -93,7 +94,7 @@ class Call:
 
     @property
     def short(self) -> bool:
-        """Two programs per multiprocessor are better there than loads far ahead."""
+        """Two programs of the walk back per multiprocessor are better there than loads ahead."""
         return self.size.total <= SHORT * self.size.num_seqs
 
     @property
@@ -111,7 +112,13 @@ class Call:
         return long(self.size.segment)
 
     def stages(self, most: int) -> int:
-        return ahead(min(most, 2) if self.short or self.crowded else most, self.q.device)
+        return ahead(min(most, 2) if self.crowded else most, self.q.device)
+
+    def stages_back(self, most: int) -> int:
+        if not self.short:
+            return self.stages(most)
+        programs = self.size.num_seqs * self.size.H * self.size.value_slices
+        return self.stages(1 if outnumber(programs, self.q.device) else min(most, 2))
 
 
 def prepare(x: Call) -> None:
@@ -155,7 +162,7 @@ def walk_back(
         x.q, x.k, x.do, x.cu_seqlens, x.size.total, x.size.num_seqs, x.work.r, x.work.inverse, x.work.P, x.work.dv,
         x.work.decay, dht, ends, x.dh0, x.bounds_back, x.work.of_walk, x.scale, part, many, places, HQ=x.q.shape[1],
         lost_ptr=x.work.between, HAS_DHT=dht is not None, K_FIRST=x.k_first, BK=padded(D), BV=BV,
-        STAGES=x.stages(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
+        STAGES=x.stages_back(stages), PASS=name, LOST=x.lost, WALKS=walks, SEGMENT=x.size.segment,
         PARTS=1 if name == "moves" else x.way.parts, ALL=x.way.all_kept, SUMS=sums, LATE=x.way.beside,
         **launch(warps, registers), **x.norm, **x.common,
     )  # fmt: skip

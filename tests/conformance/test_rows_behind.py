@@ -34,7 +34,7 @@ def differentiated(call: Call, args: list[object]) -> tuple[list[Tensor], list[T
     """Outputs, and the gradients of a sum over all of them, in which each element has a weight of its own."""
     floats = [x.requires_grad_() for x in args if isinstance(x, Tensor) and x.is_floating_point()]
     outputs = list(call.outputs(*args))
-    weights = [torch.arange(x.numel(), dtype=torch.float64).sin().view_as(x) for x in outputs]
+    weights = [torch.arange(x.numel(), dtype=torch.float64, device=x.device).sin().view_as(x) for x in outputs]
     total = sum((weight * x).sum() for weight, x in zip(weights, outputs, strict=True))
     return [x.detach() for x in outputs], list(torch.autograd.grad(total, floats))
 
@@ -51,4 +51,20 @@ def test_they_change_nothing_and_have_gradients_of_zero(name: str) -> None:
         assert torch.all(found[len(expected) :] == (1 if gate else 0))
     for found, expected in zip(more_gradients, gradients, strict=True):
         torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-6)
+        assert torch.all(found[len(expected) :] == 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CALLS)
+def test_kernels_of_a_gpu_leave_them_out(name: str) -> None:
+    """A kernel may leave their outputs as they were. Their gradients are zero all the same, and no other is off."""
+    tokens, call = CALLS[name]
+    args = [x.cuda() if isinstance(x, Tensor) else x for x in call.copy()]
+    outputs, gradients = differentiated(call, [x.clone() if isinstance(x, Tensor) else x for x in args])
+    more_outputs, more_gradients = differentiated(
+        call, [longer(x, tokens) if isinstance(x, Tensor) else x for x in args]
+    )
+    for found, expected in zip((*more_outputs, *more_gradients), (*outputs, *gradients), strict=True):
+        torch.testing.assert_close(found[: len(expected)], expected, rtol=2e-2, atol=1e-4)
+    for found, expected in zip(more_gradients, gradients, strict=True):
         assert torch.all(found[len(expected) :] == 0)

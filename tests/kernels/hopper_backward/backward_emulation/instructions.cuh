@@ -8,7 +8,6 @@ inline void load_bytes_once(uint32_t to, const void* from, int bytes, uint32_t b
 inline void bring_near(const void* from, int bytes) {
   require(reinterpret_cast<uintptr_t>(from) % 16 == 0 && bytes % 16 == 0, "bring_near: misaligned");
 }
-inline void bring_boxes_near(const CUtensorMap*, int, int, int) {}
 inline void store_once(uint4* at, uint4 x) { *at = x; }
 inline float4 load_soon(const float4* from) { return *from; }
 inline float multiply_apart(float x, float y) { return x * y; }
