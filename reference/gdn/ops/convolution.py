@@ -130,7 +130,7 @@ def step_asked(
 
 def serves(x: Tensor, weight: Tensor, bias: Any, cu_seqlens: Tensor, conv_states: Tensor, *more: Any) -> bool:
     floats = (x, weight, conv_states) if bias is None else (x, weight, conv_states, bias)
-    return len(cu_seqlens) > 1 and weight.shape[1] <= 4 and {t.dtype for t in floats} == {torch.bfloat16}
+    return len(cu_seqlens) > 1 and 2 <= weight.shape[1] <= 4 and {t.dtype for t in floats} == {torch.bfloat16}
 
 
 def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:

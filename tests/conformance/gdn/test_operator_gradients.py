@@ -110,6 +110,17 @@ def test_a_kernel_is_chosen_once_for_a_form_and_none_for_other_types(asked: list
     assert asked == ["gdn_prefill_backward_k_first"]
 
 
+@pytest.mark.parametrize("width", [1, 5])
+def test_widths_that_no_definition_has_get_their_gradients_from_pytorch(width: int, asked: list[str]) -> None:
+    x, weight, bias, starts, states, *more = convolution((2, 1, 0, 4), (0, 2, 1, -1)).args
+    more_taps, more_columns = weight.repeat(1, 2)[:, :width], states.repeat(1, 1, 2)[..., : width - 1]
+    call = replace(CONVOLUTION, args=(x, more_taps, bias, starts, more_columns, *more))
+    found, wanted = gradients(call), gradients(call, torch.float64)
+    for i, gradient in found.items():
+        assert (gradient.double() - wanted[i]).norm() <= 5e-3 * wanted[i].norm()
+    assert asked == []
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_opcheck_finds_nothing(name: str) -> None:
     call, _ = SERVED[name]
