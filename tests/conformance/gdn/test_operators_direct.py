@@ -9,6 +9,7 @@ import torch
 from gdnspec.registration import direct, registry
 from helpers_operators import Call, calls
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
 
 NUMBERS = itertools.count()  # operators need names of their own
@@ -87,7 +88,7 @@ def test_another_form_goes_to_the_dispatcher(change: str) -> None:
         assert x.requires_grad == y.requires_grad
 
 
-@pytest.mark.parametrize("state", [Seen, torch.inference_mode, lambda: torch.device("cpu")])
+@pytest.mark.parametrize("state", [Seen, torch.inference_mode, forward_ad.dual_level, lambda: torch.device("cpu")])
 def test_another_state_of_the_thread_goes_to_the_dispatcher(state: Callable[[], Any]) -> None:
     counted = Counted("pool").known()
     with state():

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
+from torch.autograd import forward_ad
 
 from gdnspec.registration.checks import unlike
 
@@ -23,7 +24,7 @@ class Form(NamedTuple):
     """Calls of one form, and their kernel.
 
     Guards hold for tensors of the same types, sizes, strides and devices, and for a thread in the same state, because
-    gradients, modes, transforms and autocast are keys of the dispatcher. They do not see a default device.
+    gradients, modes, transforms and autocast are keys of the dispatcher. They see no default device and no tangents.
     """
 
     arity: int
@@ -39,6 +40,7 @@ class Form(NamedTuple):
             and self.guards.check(*self.tensors(args))
             and self.others(args) == self.values
             and not torch._C._len_torch_function_stack()
+            and forward_ad._current_level < 0
         )
 
 

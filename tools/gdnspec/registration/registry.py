@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
@@ -19,6 +20,7 @@ from gdnspec.registration.gradients import Backward, backward_fake, backward_of,
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+INSTEAD = "take gradients by torch.autograd.grad or backward()"
 MUTATED = re.compile(r"Tensor\([a-z]!\)")
 
 Function = Callable[..., Any]
@@ -114,7 +116,11 @@ def operator(schema: str, fake: Function, kernels: dict[str, Function], wanted: 
     redispatch = defined.redispatch
 
     def autograd(keyset: Any, *args: Any) -> Any:
+        if forward_ad._current_level >= 0:
+            _refuse_tangents(_name(schema), args)
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args):
+            if torch._C._are_functorch_transforms_active():
+                raise RuntimeError(f"{_name(schema)}: torch.func has no gradients of it: {INSTEAD}")
             return wanted(*args)
         raw = keyset.raw_repr()
         if raw not in known:
@@ -124,6 +130,12 @@ def operator(schema: str, fake: Function, kernels: dict[str, Function], wanted: 
 
     LIBRARY.impl(_name(schema), autograd, "Autograd", with_keyset=True)
     return defined
+
+
+def _refuse_tangents(name: str, args: tuple[Any, ...]) -> None:
+    """No operator carries tangents on: what lies below autograd would drop them, and the answer would be zero."""
+    if any(isinstance(x, Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in args):
+        raise RuntimeError(f"{name}: forward-mode derivatives (jvp, jacfwd) are not served: {INSTEAD}")
 
 
 def _differentiable(
