@@ -54,6 +54,14 @@ def chunk(Q, K, V, alpha, beta, S):
     return O, S
 
 
+def bounds_of(cu_seqlens: Tensor, total: int) -> list[int]:
+    """Where sequences start and end. Rows behind the last may belong to none. Raises ValueError for others."""
+    bounds = cu_seqlens.tolist()
+    if bounds[0] != 0 or bounds[-1] > total or bounds != sorted(bounds):
+        raise ValueError(f"cu_seqlens must rise from 0 and end within total_seq_len {total}; it is {bounds}")
+    return bounds
+
+
 def chunk_rows(x: Tensor, H: int, first: int, stop: int, fill: float) -> Tensor:
     """[T, heads, ..] -> [H, CHUNK, ..] in float32; tokens behind the last do nothing."""
     part = x[first:stop].float().repeat_interleave(H // x.shape[1], dim=1).transpose(0, 1)
@@ -68,7 +76,7 @@ def prefill(q, k, v, g, beta, cu_seqlens, S, scale, keep=None):
     factor = size**-0.5 if scale is None else float(scale)
     alpha = torch.ones(T, H, size, device=q.device) if g is None else torch.exp(g)
     write = torch.ones(T, H, device=q.device) if beta is None else beta
-    bounds = cu_seqlens.tolist()
+    bounds = bounds_of(cu_seqlens, T)
     states = torch.zeros(len(bounds) - 1, H, size, size, device=q.device) if S is None else S.clone()
     output = torch.empty(T, H, size, device=q.device)
 
@@ -195,7 +203,7 @@ def prefill_backward_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, 
     alpha = torch.ones(T, H, size, device=q.device) if g is None else torch.exp(g)
     write = torch.ones(T, H, device=q.device) if beta is None else beta
     G = torch.zeros(T, H, size, device=q.device) if do is None else factor * do.float()
-    bounds = cu_seqlens.tolist()
+    bounds = bounds_of(cu_seqlens, T)
     zeros = torch.zeros(len(bounds) - 1, H, size, size, device=q.device)
     S, dh0 = (zeros.clone() if x is None else x.clone() for x in (initial_state, dht))
     made = [torch.zeros(T, H, size, device=q.device) for _ in range(4)] + [torch.zeros(T, H, device=q.device)]

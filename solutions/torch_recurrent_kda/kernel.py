@@ -22,6 +22,14 @@ def expand(x: Tensor, H: int) -> Tensor:
     return x.float().repeat_interleave(H // x.shape[-2], dim=-2)
 
 
+def bounds_of(cu_seqlens: Tensor, total: int) -> list[int]:
+    """Where sequences start and end. Rows behind the last may belong to none. Raises ValueError for others."""
+    bounds = cu_seqlens.tolist()
+    if bounds[0] != 0 or bounds[-1] > total or bounds != sorted(bounds):
+        raise ValueError(f"cu_seqlens must rise from 0 and end within total_seq_len {total}; it is {bounds}")
+    return bounds
+
+
 # --- prefill ----------------------------------------------------------------------------------------------------
 
 
@@ -33,7 +41,7 @@ def prefill(q, k, v, g, beta, cu_seqlens, S, scale, keep=None):
     Q, key, V = expand(q, H), expand(k, H), v.float()
     alpha = torch.ones(T, H, K, device=q.device) if g is None else torch.exp(g)
     write = torch.ones(T, H, device=q.device) if beta is None else beta
-    bounds = cu_seqlens.tolist()
+    bounds = bounds_of(cu_seqlens, T)
     states = torch.zeros(len(bounds) - 1, H, K, K, device=q.device) if S is None else S.clone()
     output = torch.empty(T, H, K, device=q.device)
     for n in range(len(bounds) - 1):
@@ -200,7 +208,7 @@ def prefill_backward_k_last(q, k, v, g, beta, cu_seqlens, initial_state, scale, 
     Q, key, values = expand(q, H), expand(k, H), v.float()
     ones = torch.ones(T, H, K, device=q.device)
     decays, writes = ones if g is None else torch.exp(g), ones[..., 0] if beta is None else beta
-    ends = cu_seqlens.tolist()
+    ends = bounds_of(cu_seqlens, T)
     zeros = torch.zeros(len(ends) - 1, H, K, K, device=q.device)
     S, dS = (zeros if x is None else x for x in (initial_state, dht))
     reads = 0 * ones if do is None else (K**-0.5 if scale is None else float(scale)) * do.float()

@@ -1,4 +1,5 @@
-"""torch_backward called directly: what it refuses, and rows behind the last sequence, whose gradients are zero."""
+"""torch_backward and the plain solutions of Kimi Delta Attention called directly: what they refuse, and rows behind the
+last sequence, whose gradients are zero."""
 
 import sys
 from collections.abc import Callable
@@ -157,3 +158,38 @@ def test_its_modules_are_its_own(entry: Callable[[str], Callable[..., Any]]) -> 
     assert sys.modules[other.__module__] is not sys.modules[entry("around.py::convolution").__module__]
     with pytest.raises(ValueError, match="do has shape"):
         entry("around.py::convolution")(**convolution() | {"do": torch.zeros(1, C)})
+
+
+KDA = ("torch_chunkwise_kda", "torch_recurrent_kda")
+
+
+def kda() -> Arguments:
+    """A decay for each key channel."""
+    return rule() | {"g": -torch.rand(T, H, D)}
+
+
+@pytest.mark.parametrize("bounds", [[0, 5, T + 1], [0, 9, 5], [1, 5, 70], [-5, 5, 70]])
+@pytest.mark.parametrize("entry", ["prefill_backward_k_last", "prefill_k_last", "prefill_k_first"])
+@pytest.mark.parametrize("solution", KDA)
+def test_kimi_delta_attention_refuses_wrong_bounds(
+    solution: str, entry: str, bounds: list[int], tmp_path: Path
+) -> None:
+    """They were other gradients and outputs, or an error of PyTorch's."""
+    given = {name: x for name, x in kda().items() if "backward" in entry or name not in ("do", "dht")}
+    function = load_function(ROOT / "solutions" / solution, f"kernel.py::{entry}", tmp_path)
+    assert all(x.isfinite().all() for x in function(**given)[1:])
+    with pytest.raises(ValueError, match="cu_seqlens must rise from 0 and end within"):
+        function(**given | {"cu_seqlens": torch.tensor(bounds)})
+
+
+@pytest.mark.parametrize("solution", KDA)
+def test_kimi_delta_attention_reads_no_row_behind_the_last_sequence(solution: str, tmp_path: Path) -> None:
+    given = kda()
+    junk = {name: x.clone() if torch.is_tensor(x) else x for name, x in given.items()}
+    for x in junk.values():
+        if torch.is_tensor(x) and x.shape[:1] == (T,):
+            x[70:] = torch.nan
+    function = load_function(ROOT / "solutions" / solution, "kernel.py::prefill_backward_k_last", tmp_path)
+    for x, y in zip(function(**given), function(**junk), strict=True):
+        assert torch.equal(x, y)
+        assert x.shape[0] != T or not x[70:].any()
