@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 
 from . import codes, regions, residuals, write_gate
 from .bounds import normalises
-from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
+from .regimes import GENERATORS, inverse_softplus, is_tail, mamba, mamba_parameters, sigmoid_of_normal
 from .solved import CHUNK, wy
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
 NEAR = 24  # near-parallel keys: the common direction weighs this many times the noise
 NEAR_VALUES = 16  # the same of near values
 ALIKE = 8  # powers of two by which slots that no row names differ: gigabytes of them, but no two neighbours the same
+BLANK = ("queries", "keys", "values", "activations", "output_gates", "norm_weights")  # draws
 NEVER, ALWAYS, NOTHING = -100.0, 2.0**27, -128.0  # raw gates at which alpha = 1, alpha = 0, beta = 0 in float32
 
 
@@ -90,6 +91,18 @@ class Painter:
 
     def _drawn(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
+        out = self._made(drawn, shape, dtype)
+        if self.regime.blank and drawn.draw in BLANK:
+            out[self._blanks(drawn.name, str(drawn.draw), shape[0])] = 0
+        return out
+
+    def _blanks(self, name: str, draw: str, rows: int) -> NDArray[np.bool_]:
+        """Which tokens of one input are zeros: one in four, and the tail of each sequence, which is padding. A norm's
+        weight has one zero in four elements."""
+        blank = self.stream(f"{name}/blank").uniform(rows) < 1 / 4
+        return blank if draw == "norm_weights" else blank | is_tail(self.layout)[:, 0]
+
+    def _made(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         match drawn.draw:
             case "queries" | "keys":
                 return self.vectors(drawn.name, drawn.draw, shape, dtype)
@@ -143,7 +156,7 @@ class Painter:
         if self.regime.keys == "tiny":
             return encode(x * (1e-4 / NORMAL_STD), dtype)
         if self.normalised_inside:
-            return encode(x / NORMAL_STD, dtype)
+            return encode(x * (self.regime.activation / NORMAL_STD), dtype)
         # The sum of squares is exact in int64 and below 2^53; toward zero, so that |k| <= 1 after rounding.
         norm = np.sqrt((x * x).sum(axis=-1, keepdims=True).astype(np.float64))
         unit = x / np.maximum(norm, 1.0)
@@ -248,6 +261,8 @@ class Painter:
                 deviation = 0.25
             case "activations" if self.regime.keys == "tiny":
                 deviation = 1e-4
+            case "activations":
+                deviation = self.regime.activation
             case "output_gates" if self.regime.rate != 1.0:  # large steps: arguments of gates go to hundreds
                 deviation = 100.0
         stream = self.stream(name)

@@ -40,6 +40,8 @@ class Regime:
     codes: Literal["ends", "ties"] | None = (
         None  # states whose codes are all at the ends; new states on ties of rounding
     )
+    activation: float = 1.0  # magnitude of what an operator normalises itself: a norm's x, queries and keys
+    blank: bool = False  # some tokens are zeros in one input, those of padding in all of them
     steep: float = 1.0  # times the weights of `a`, where a projection inside the operator makes it
 
 
@@ -89,6 +91,13 @@ def resets_at_once(stream: Stream, layout: Layout) -> Floats:
     """Typical decay, with log alpha = -inf at the first token of every sequence and head."""
     log_alpha = mamba(stream, layout)
     log_alpha[layout.position == 0] = -np.inf
+    return log_alpha
+
+
+def steep_at_first(stream: Stream, layout: Layout) -> Floats:
+    """Mild decay, with log alpha = -30 at the first token of every sequence and head."""
+    log_alpha = mild(stream, layout)
+    log_alpha[layout.position == 0] = -30.0
     return log_alpha
 
 
@@ -198,8 +207,12 @@ GENERATORS: dict[str, Regime] = {
     "decayed_large_state": Regime(log_alpha=decays_by_eleven, state=magnitude(3e3)),
     "replaced_large_state": Regime(log_alpha=constant(0.0), beta=constant(1.0), state=magnitude(100.0)),
     "reset_large_state": Regime(log_alpha=resets_at_once, state=magnitude(1e9)),
+    # e^-30 of such a state is as large as what a token writes.
+    "steep_at_first": Regime(log_alpha=steep_at_first, state=magnitude(1e13)),
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), state=magnitude(100.0), rate=1 / 160),
     "tiny_keys": Regime(keys="tiny"),
+    "large_activations": Regime(activation=1e5),
+    "blank_tokens": Regime(log_alpha=mild, blank=True),
     "one_large_state": Regime(log_alpha=between(np.log(0.99), 0.0), state=one_large),
     "sparse_gates": Regime(log_alpha=sparse, rate=1 / 160, steep=60.0),
     "interleaved_gates": Regime(log_alpha=interleaved),
@@ -216,6 +229,6 @@ GENERATORS: dict[str, Regime] = {
     ),
     "rounding_ties": Regime(beta=constant(1.0), state=magnitude(0.0), codes="ties"),
     "single_cotangent": Regime(log_alpha=mild, cotangents="one"),
-    "tiny_cotangents": Regime(cotangent=1e-4),
-    "huge_cotangents": Regime(cotangent=1e4),
+    "tiny_cotangents": Regime(cotangent=1e-4 * 2.0**-17),
+    "huge_cotangents": Regime(cotangent=1e4 * 2.0**10),
 }

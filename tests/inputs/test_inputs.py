@@ -315,7 +315,19 @@ def test_every_regime_has_a_generator_and_a_description() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("regime", [name for name in REGIMES if name not in ("tiny_keys", "rounding_ties")])
+@pytest.mark.parametrize("name", ["q", "k"])
+def test_some_vectors_of_blank_tokens_are_zeros_and_all_others_of_unit_norm(found: Found, name: str) -> None:
+    sizes = norms(drawn(found, regime="blank_tokens", lengths=LENGTHS), name)
+    assert 0.2 < (sizes == 0).mean() < 0.8
+    assert sizes[sizes > 0].min() > 0.99
+    assert sizes.max() <= 1
+
+
+NOT_OF_UNIT_NORM = ("tiny_keys", "rounding_ties", "blank_tokens")
+
+
+@BOTH
+@pytest.mark.parametrize("regime", [name for name in REGIMES if name not in NOT_OF_UNIT_NORM])
 def test_keys_and_queries_have_unit_norm_and_none_is_longer(found: Found, regime: str) -> None:
     inputs = drawn(found, regime=regime, lengths=LENGTHS)
     for name in ("q", "k"):

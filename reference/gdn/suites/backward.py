@@ -11,9 +11,11 @@ from .prefill import prefill
 REGIMES = (
     "typical", "long_memory", "slow_decay", "fast_decay", "hard_reset", "beta_zero", "beta_one", "beta_two",
     "large_initial_state", "one_large_state", "single_cotangent", "tiny_cotangents", "huge_cotangents",
+    "blank_tokens",
 )  # fmt: skip
 REGIONS = (*(8,) * 6, 0, *(8,) * 10, 66)
-FROM_OUTPUT, FROM_STATE = {"omit": ["dht"]}, {"omit": ["do"]}
+FROM_OUTPUT, FROM_STATE, NO_COTANGENTS = {"omit": ["dht"]}, {"omit": ["do"]}, {"omit": ["do", "dht"]}
+STATE_FROM_ZEROS = {"omit": ["initial_state", "do"]}
 # Of hundreds of sums that may cancel, one nearly does with most seeds. Here honest arithmetic keeps within a budget.
 SEEDS = {
     "one_cotangent": 2, "regime_typical": 8, "regime_one_large_state": 8, "regime_single_cotangent": 1,

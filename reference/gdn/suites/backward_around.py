@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .backward import FROM_OUTPUT, FROM_STATE, REGIONS
+from .backward import FROM_OUTPUT, FROM_STATE, NO_COTANGENTS, REGIONS, STATE_FROM_ZEROS
 from .decode import decode
 from .heads import (
     D120,
@@ -10,8 +10,10 @@ from .heads import (
     GROUPS,
     GROUPS_128,
     GROUPS_OF_3,
+    GROUPS_OF_7,
     GVA_D120,
     K64_V120,
+    ONE_NARROW,
     QWEN3_NEXT,
     QWEN_397B_TP4,
     QWEN_TP4,
@@ -30,12 +32,15 @@ RAW_REGIMES = (
     "long_memory", "slow_decay", "fast_decay", "hard_reset", "beta_zero", "beta_one", "large_steps",
     "large_initial_state", "one_large_state", "sparse_gates", "interleaved_gates", "padded_tails", "in_turn",
     "single_cotangent", "tiny_cotangents", "huge_cotangents", "tiny_keys",
+    "large_activations", "steep_at_first", "blank_tokens",
 )  # fmt: skip
-FEW_SEQUENCES = ("fast_decay", "single_cotangent")  # where little is left of a gate's gradient
+FEW_SEQUENCES = ("fast_decay", "single_cotangent", "steep_at_first")  # where little is left of a gate's gradient
 # Where honest arithmetic keeps within a budget: sums of products may cancel.
 SEEDS = {
     "regime_hard_reset": 5, "regime_large_steps": 6, "regime_sparse_gates": 2, "regime_padded_tails": 2,
-    "regime_in_turn": 4, "regime_single_cotangent": 6, "qwen3_next_heads": 1, "4x16_1x2048": 1, "4x16_ragged": 1,
+    "regime_in_turn": 4, "regime_single_cotangent": 6, "regime_steep_at_first": 3,
+    "regime_large_activations": 1, "from_zeros": 1,
+    "sums_2100": 2, "qwen3_next_heads": 1, "4x16_1x2048": 1, "4x16_ragged": 1,
 }  # fmt: skip
 WITHOUT_NORM = {"scalars": {"use_qk_l2norm": False}}
 
@@ -61,13 +66,22 @@ def raw_conformance() -> Iterator[Line]:
         yield seeded(prefill(f"regime_{regime}", GROUPS, regime, lengths, covers=f"the regime {regime}"))
     yield prefill("all_empty", SMALL, "typical", (0, 0, 0), covers="empty sequences alone: all sums are 0")
     yield prefill("groups_of_three", GROUPS_OF_3, "slow_decay", (65, 30), covers="sums over three value heads")
+    yield prefill("groups_of_seven", GROUPS_OF_7, "slow_decay", (33, 9), covers="35 heads, sums over seven of them")
     yield prefill("head_size_120", D120, "slow_decay", (129, 64), covers="a head size that no power of two divides")
     yield prefill("gqa_resets", GQA, "hard_reset", (129, 0, 20), covers="GQA with resets and an empty sequence")
     yield seeded(prefill("qwen3_next_heads", QWEN3_NEXT, "typical", (20, 41), covers="16 and 32 heads"))
     yield prefill("long", SMALL, "slow_decay", (1000,), covers="sums over 1,000 tokens")
+    yield seeded(prefill("sums_2100", "heads-1x1x1-d16", "slow_decay", (2100,), covers="sums over 2,100 tokens"))
     yield prefill("many", SMALL, "typical", (9,) * 66, covers="sums over more sequences than a block of them")
     yield prefill("from_output", GROUPS_128, "slow_decay", (65, 0, 64), **FROM_OUTPUT, covers="dht absent: zeros")
     yield prefill("from_state", GROUPS_128, "slow_decay", (65, 0, 64), **FROM_STATE, covers="do absent: zeros")
+    yield seeded(
+        prefill("from_zeros", SMALL, "slow_decay", (70, 0, 5), omit=["initial_state"], covers="dht without a state")
+    )
+    yield prefill(
+        "state_from_zeros", SMALL, "slow_decay", (33, 0, 9), **STATE_FROM_ZEROS, covers="dht alone, without a state"
+    )
+    yield prefill("no_cotangents", GROUPS, "typical", (20, 0, 9), **NO_COTANGENTS, covers="no gradient: zeros, not NaN")
     yield prefill("scale_zero", SMALL, "slow_decay", (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one")
     yield prefill(
         "scale_negative", GROUPS, "slow_decay", (70,), scalars={"scale": -1.5, "use_qk_l2norm": False},
@@ -97,7 +111,8 @@ def norm_backward_conformance() -> Iterator[Line]:
     """The rows of the norm, and those of cotangents."""
     yield from norm_conformance()
     yield from many_decode()
-    for regime in ("tiny_cotangents", "huge_cotangents"):
+    yield decode("regime_blank_tokens", GROUPS_128, "blank_tokens", 40, covers="x, z and weights of zeros")
+    for regime in ("tiny_cotangents", "huge_cotangents", "large_activations"):
         yield decode(f"regime_{regime}", GROUPS_128, regime, 9, covers=f"the regime {regime}")
     yield decode("gates_write", GROUPS, "write_regions", 18, covers="each region of silu and of its slope")
     yield decode("sum_2000", SMALL, "typical", 2000, covers="dweight over 4,000 vectors")
@@ -131,6 +146,13 @@ def conv_backward_conformance() -> Iterator[Line]:
     yield prefill("from_output", GROUPS_128, "typical", (65, 0, 64), **FROM_OUTPUT, covers="dht absent: zeros")
     yield prefill("from_state", GROUPS_128, "typical", (65, 0, 2), **FROM_STATE, covers="do absent: zeros")
     yield prefill("from_zeros", SMALL, "typical", (9, 1, 0), omit=["initial_state"], covers="no initial state: zeros")
+    yield prefill("state_from_zeros", SMALL, "typical", (9, 1, 0), **STATE_FROM_ZEROS, covers="dht alone, no state")
+    yield prefill("no_cotangents", SMALL, "typical", (9, 1, 0), **NO_COTANGENTS, covers="no gradient: zeros, not NaN")
+    yield prefill("tokens_1900", ONE_NARROW, "typical", (1900,), covers="sums over 1,900 tokens")
+    yield prefill("sequences_1800", ONE_NARROW, "typical", (1, 0, 2) * 600, covers="1,800 sequences")
+    yield prefill(
+        "regime_blank_tokens", GROUPS, "blank_tokens", (65, 9, 2), omit=["bias"], covers="silu and its slope at 0"
+    )
     for regime in ("single_cotangent", "tiny_cotangents", "huge_cotangents"):
         yield prefill(f"regime_{regime}", GROUPS, regime, (65, 9, 2), covers=f"the regime {regime}")
 
@@ -170,7 +192,7 @@ def layer_backward_conformance() -> Iterator[Line]:
     yield prefill("large_states", GROUPS_128, "large_initial_state", (33, 20), covers="large states")
     yield prefill("long", SMALL_128, "typical", (300,), covers="many chunks")
     yield prefill("many", SMALL, "typical", (5,) * 34, covers="sums over more sequences than a block of them")
-    for regime in ("large_initial_state", "tiny_cotangents", "huge_cotangents", "sparse_gates"):
+    for regime in ("large_initial_state", "tiny_cotangents", "huge_cotangents", "sparse_gates", "blank_tokens"):
         lengths = (20, 9, 16) if regime == "sparse_gates" else (65, 9, 20)
         yield prefill(f"regime_{regime}", GROUPS, regime, lengths, covers=f"the regime {regime}")
     yield prefill("without_dht", GROUPS, "typical", (20, 9, 33), omit=["dht"], covers="dht absent: zeros")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .backward import SAMPLED
+from .backward import NO_COTANGENTS, SAMPLED
 from .checkpoints import kept
 from .far import far
 from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B, QWEN_397B_TP4, SMALL, SMALL_128
@@ -43,6 +43,13 @@ def residuals_conformance() -> Iterator[Line]:
         "from_zeros", SMALL, "slow_decay", 64, (130, 0, 5), omit=["initial_state"],
         covers="no initial state: dg of the first token is 0, and dh0 is not",
     )  # fmt: skip
+    for name in ("g", "beta", "dht"):
+        covers = f"{name} absent, all other inputs given"
+        yield kept(f"without_{name}", SMALL, "slow_decay", 64, (66, 0, 9), omit=[name], covers=covers)
+    yield kept(
+        "no_cotangents", SMALL, "slow_decay", 64, (66, 0, 9), **NO_COTANGENTS, covers="no gradient: zeros, not NaN"
+    )
+    yield kept("scale_negative", SMALL, "slow_decay", 64, (70,), scalars={"scale": -1.5}, covers="a negative scale")
     yield kept(
         "scale_zero", SMALL, "slow_decay", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one"
     )

@@ -9,6 +9,7 @@ QWEN3_NEXT, QWEN_TP4 = "qwen3-next-80b-a3b-tp1", "qwen3-next-80b-a3b-tp4"
 QWEN_397B, QWEN_397B_TP4 = "qwen3.5-397b-a17b-tp1", "qwen3.5-397b-a17b-tp4"
 K64_V120, K120_V60 = "synthetic-gva-2x4-k64-v120", "synthetic-gva-1x2-k120-v60"
 MANY_HEADS, ONE_NARROW = "synthetic-gva-256x512-d8", "synthetic-mha-1x1-d8"
+GROUPS_OF_7 = "heads-5x5x35-d32"  # more heads, and more in a group, than a block of 32 or of 4 holds
 OLMO, OLMO_TP2 = "olmo-hybrid-7b-tp1", "olmo-hybrid-7b-tp2"
 K96_V192, GVA_K96_V192 = "synthetic-mha-2x2-k96-v192", "synthetic-gva-1x2-k96-v192"
 K64_V128, K128_V64 = "synthetic-gva-1x2-k64-v128", "synthetic-gva-2x4-k128-v64"
