@@ -148,6 +148,9 @@ def conv_backward_conformance() -> Iterator[Line]:
     yield prefill("from_zeros", SMALL, "typical", (9, 1, 0), omit=["initial_state"], covers="no initial state: zeros")
     yield prefill("state_from_zeros", SMALL, "typical", (9, 1, 0), **STATE_FROM_ZEROS, covers="dht alone, no state")
     yield prefill("no_cotangents", SMALL, "typical", (9, 1, 0), **NO_COTANGENTS, covers="no gradient: zeros, not NaN")
+    for name, other in (("from_zeros", "initial_state"), ("from_state", "do")):
+        covers = f"neither bias nor {other}"
+        yield prefill(f"{name}_no_bias", SMALL, "typical", (9, 1, 0), omit=["bias", other], covers=covers)
     yield prefill("tokens_1900", ONE_NARROW, "typical", (1900,), covers="sums over 1,900 tokens")
     yield prefill("sequences_1800", ONE_NARROW, "typical", (1, 0, 2) * 600, covers="1,800 sequences")
     yield prefill(

@@ -49,6 +49,10 @@ def residuals_conformance() -> Iterator[Line]:
     yield kept(
         "no_cotangents", SMALL, "slow_decay", 64, (66, 0, 9), **NO_COTANGENTS, covers="no gradient: zeros, not NaN"
     )
+    yield kept(
+        "dht_alone", SMALL, "slow_decay", 64, (66, 0, 9), omit=["g", "beta", "initial_state", "do"],
+        covers="every optional input left out but dht",
+    )  # fmt: skip
     yield kept("scale_negative", SMALL, "slow_decay", 64, (70,), scalars={"scale": -1.5}, covers="a negative scale")
     yield kept(
         "scale_zero", SMALL, "slow_decay", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one"

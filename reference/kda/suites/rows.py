@@ -61,6 +61,8 @@ def prefill_conformance() -> Iterator[Line]:
     yield prefill("scale_zero", SMALL, "mild_decay", (20,), scalars={"scale": 0.0}, covers="scale 0.0 is not absent")
     yield prefill("scale_negative", SMALL, "mild_decay", (40,), scalars={"scale": -0.3}, covers="a scale of its own")
     yield prefill("no_initial_state", SMALL, "mild_decay", (0, 40), omit=["initial_state"], covers="states of zeros")
+    for name in ("g", "beta"):
+        yield prefill(f"without_{name}", SMALL, "mild_decay", (33, 0, 9), omit=[name], covers=f"{name} alone absent")
     yield prefill("several_chunks", SMALL, "mild_decay", (300, 129), covers="several chunks, and their edges")
     gaps = sliced(5, *PREFILL_SLICES)
     yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
@@ -230,6 +232,8 @@ def checkpoints_conformance() -> Iterator[Line]:
     yield kept("head_size_120", D120, "mild_decay", 64, (70, 0), covers="a head size that no power of two divides")
     omitted = ["g", "beta", "initial_state"]
     yield kept("only_required", SMALL, "typical", 64, (70,), omit=omitted, covers="every optional input left out")
+    for name in ("g", "beta", "initial_state"):
+        yield kept(f"without_{name}", SMALL, "mild_decay", 64, (66, 0, 9), omit=[name], covers=f"{name} alone absent")
     yield kept("scale_zero", SMALL, "typical", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0: states as ever")
     gaps = sliced(5, *PREFILL_SLICES)
     yield kept("strided_inputs_odd", SMALL_128, "typical", 64, (65, 1, 30), gaps=gaps, covers=ODD_SLICES)
@@ -302,6 +306,14 @@ def backward_conformance() -> Iterator[Line]:
     yield prefill("from_output", SMALL, "mild_decay", (40, 0), omit=["dht"], covers="dht absent: zeros")
     yield prefill("from_state", SMALL, "mild_decay", (40, 0), omit=["do"], covers="do absent: zeros")
     yield prefill("from_zeros", SMALL, "mild_decay", (40, 0), omit=["initial_state"], covers="dg of first tokens is 0")
+    for name in ("g", "beta"):
+        yield prefill(f"without_{name}", SMALL, "mild_decay", (33, 0, 9), omit=[name], covers=f"{name} alone absent")
+    omitted = ["g", "beta", "initial_state", "do"]
+    yield prefill(
+        "dht_alone", SMALL, "mild_decay", (33, 0, 9), omit=omitted, covers="every optional input left out but dht"
+    )
+    omitted = ["do", "dht"]
+    yield prefill("no_cotangents", SMALL, "mild_decay", (33, 0, 9), omit=omitted, covers="no gradient: zeros, not NaN")
     yield prefill("several_chunks", SMALL, "typical", (150, 129), covers="several chunks, and their edges")
     gaps = sliced(5, *PREFILL_SLICES, "do")
     yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 5, 30), gaps=gaps, covers=ODD_SLICES)
