@@ -13,7 +13,7 @@ from gdnspec.catalog.workloads import load_workloads, workloads
 from gdnspec.inputs.materialise import materialise
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.workload import Workload
-from helpers_unit import OF_CODES, OF_GRADIENTS, OF_SEQUENCES
+from helpers_unit import OF_CODES, OF_GRADIENTS, OF_ROWS_BY_HAND, OF_SEQUENCES
 
 REGIMES = family("gdn").about.regimes
 PREFILLS = ("gdn_prefill_k_first", "gdn_prefill_k_last")
@@ -32,7 +32,7 @@ def test_checkpoints_are_tried_on_every_length_interval_and_regime() -> None:
     alone = [w.sequence_lengths or [] for w in lines if w.axes["num_seqs"] == 1]
     assert {0, 1, 63, 64, 65, 127, 128, 129, 1000} <= {x for row in alone for x in row}
     assert {w.scalars["checkpoint_interval"] for w in lines} >= {64, 128, 192, 256, 512}
-    assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"} - OF_GRADIENTS - OF_CODES
+    assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"} - OF_GRADIENTS - OF_CODES - OF_ROWS_BY_HAND
     assert any(w.axes["num_checkpoints"] == 0 and w.axes["total_seq_len"] > 1000 for w in lines), "none is reached"
     assert any(w.axes["num_checkpoints"] >= 32 for w in lines)
     assert {w.regime for w in suite("gdn_prefill_checkpoints", "strict")} == {"strict_keys"}
@@ -86,12 +86,13 @@ def test_both_layouts_have_the_same_lines(first: str, last: str) -> None:
 # --- coverage ---------------------------------------------------------------------------------------------------
 
 OF_MANY_TOKENS = OF_SEQUENCES | {"repeated_keys", "near_parallel_keys", "strict_keys", "beta_two"}
-ONE_TOKEN = set(REGIMES) - OF_GRADIENTS - OF_CODES - OF_MANY_TOKENS
+OF_THE_RULE = set(REGIMES) - OF_GRADIENTS - OF_CODES - OF_ROWS_BY_HAND
+ONE_TOKEN = OF_THE_RULE - OF_MANY_TOKENS
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_conformance_covers_every_regime(name: str) -> None:
-    wanted = set(REGIMES) - OF_GRADIENTS - OF_CODES - {"strict_keys"} if name in PREFILLS else ONE_TOKEN
+    wanted = OF_THE_RULE - {"strict_keys"} if name in PREFILLS else ONE_TOKEN
     assert {w.regime for w in suite(name, "conformance")} - {None} == wanted
 
 

@@ -13,7 +13,17 @@ from gdnspec.catalog.workloads import workloads
 from gdnspec.inputs.materialise import InvalidWorkload, materialise
 from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
-from helpers_unit import OF_CODES, OF_GRADIENTS, OF_SEQUENCES, arguments, drawn, line, reference, run_reference
+from helpers_unit import (
+    OF_CODES,
+    OF_GRADIENTS,
+    OF_ROWS_BY_HAND,
+    OF_SEQUENCES,
+    arguments,
+    drawn,
+    line,
+    reference,
+    run_reference,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -292,7 +302,7 @@ def test_the_suites_cover_sizes_switches_and_scalars(name: str) -> None:
         return
     assert {(256, 48), (40, 256)} <= sizes
     assert {None, 0.0, -1.5, 1.0} <= {w.scalars.get("scale") for w in lines}
-    some = OF_GRADIENTS | OF_CODES | (set() if "prefill" in name else OF_SEQUENCES)
+    some = OF_GRADIENTS | OF_CODES | OF_ROWS_BY_HAND | (set() if "prefill" in name else OF_SEQUENCES)
     assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"} - some
     assert "olmo-hybrid-7b-tp1" in {w.preset for w in lines}
     if name in RAW:
