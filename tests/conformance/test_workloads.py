@@ -32,7 +32,7 @@ def test_checkpoints_are_tried_on_every_length_interval_and_regime() -> None:
     alone = [w.sequence_lengths or [] for w in lines if w.axes["num_seqs"] == 1]
     assert {0, 1, 63, 64, 65, 127, 128, 129, 1000} <= {x for row in alone for x in row}
     assert {w.scalars["checkpoint_interval"] for w in lines} >= {64, 128, 192, 256, 512}
-    assert {w.regime for w in lines} >= set(REGIMES) - {"strict_keys"} - OF_GRADIENTS - OF_CODES - OF_ROWS_BY_HAND
+    assert {w.regime for w in lines} >= OF_THE_RULE - {"strict_keys"}
     assert any(w.axes["num_checkpoints"] == 0 and w.axes["total_seq_len"] > 1000 for w in lines), "none is reached"
     assert any(w.axes["num_checkpoints"] >= 32 for w in lines)
     assert {w.regime for w in suite("gdn_prefill_checkpoints", "strict")} == {"strict_keys"}
