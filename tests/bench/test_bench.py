@@ -477,6 +477,42 @@ def test_work_left_on_another_stream_is_suspect_though_no_clock_shows_it(
     assert "does not wait for" in (contestant.suspicion(None) or "")
 
 
+@pytest.mark.parametrize(
+    ("clocks", "races", "believed"),
+    [([2e-3], 1, True), ([2.3e-3, 2e-3], 2, True), ([2.3e-3] * 3, 3, False), ([1e-3, 3e-3, 2e-3], 3, True)],
+)
+def test_where_clocks_disagree_by_chance_a_new_process_is_raced(
+    make_solution: Make, monkeypatch: pytest.MonkeyPatch, clocks: list[float], races: int, believed: bool
+) -> None:
+    """Calls of 2 ms by the device, and of these seconds by the judge's clock in one race after the other."""
+    run, ended = iter(clocks), []
+
+    class Fake(Race):
+        def run(self, told: Callable[[int, float], None] = lambda rounds, spread: None) -> None:
+            clock = next(run)
+            for contestant in self.contestants:
+                told(1, 0.0)
+                contestant.rounds = steady.rounds([2e-3] * 5, "graph", clock)
+
+    class Ending(Child):
+        def end(self) -> None:
+            ended.append(self.solution.name)
+
+    monkeypatch.setattr("gdnspec.bench.measure.Race", Fake)
+    found, where = definition("gdn_decode_k_last"), machine.device("cpu")
+    line = next(w for w in workloads(found) if w.name == "one_row")
+    assert where is not None
+    solution = load_solution(make_solution(HEAD + "    " + RIGHT))
+    (job,) = plan([solution], [(found, [line])], where)
+    checker = Checker("cpu", Options(), print)
+    monkeypatch.setattr(checker, "child", lambda job: Ending(job.solution, "cpu", False))
+    measurer = Measurer(checker, None, 0.2, "", 1)
+    (contestant,) = measurer._raced([job], lambda rounds, spread: None)
+    assert next(run, None) is None, "all of these races, and no more"
+    assert len(ended) == races - 1, "each race after the first is of a new process"
+    assert (contestant.suspicion(None) is None) == believed
+
+
 def test_a_baseline_that_took_no_time_is_named_and_has_no_ratio() -> None:
     nobody: Any = None
     job: Any = SimpleNamespace(solution=SimpleNamespace(name="twin"))

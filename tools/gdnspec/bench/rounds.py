@@ -90,7 +90,7 @@ class Rounds:
                 f"in {lost} of {len(self.all)} rounds, {2 * self.calls} calls took no longer than {self.calls}: the "
                 "machine is too busy, or the process hides when it works"
             )
-        if self._apart() if self.method != "cpu" else self._hidden():
+        if self.disagree or (self.method == "cpu" and self._hidden()):
             device, clock = self.summary.median, summary(self.clock).median
             return (
                 f"{self.method}: {device * 1e6:.2f} us per call, but {clock * 1e6:.2f} us by the judge's own "
@@ -109,8 +109,11 @@ class Rounds:
     def _sides(self) -> tuple[list[Window], list[Window]]:
         return [r.once for r in self.all], [r.twice for r in self.all]
 
-    def _apart(self) -> bool:
+    @property
+    def disagree(self) -> bool:
         """On a GPU: whether the clocks differ in most rounds. Both time the same windows, so both see any slowdown."""
+        if self.method == "cpu" or not self.counted:
+            return False
         device, clock = self.summary.median, summary(self.clock).median
         share, seconds = TRUSTED[self.method]
         apart = summary([abs(x - y) for x, y in zip(self.device, self.clock, strict=True)]).median
