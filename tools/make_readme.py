@@ -35,29 +35,45 @@ REGIMES = ("long_memory", "slow_decay", "typical", "fast_decay", "hard_reset")
 
 
 def speed() -> Iterator[str]:
-    """Times of the peers over times of the kernels here. Each ratio comes from one run that measured both in turns."""
+    """Times of the peers over those of the kernel here that is furthest ahead. Each ratio comes from one run that
+    measured both in turns."""
     known, _ = solutions()
     own = {name for name, one in known.items() if one.folder.parent.name == "solutions"}
-    peers = [one for name, one in known.items() if name not in own]
+    latest: dict[tuple[str, str, str, str, str], tuple[str, float]] = {}
+    for item in traces(known.values(), known.values(), definitions(), lambda text: None):
+        trace = item.trace
+        for ratio in trace.against if trace.ranked and not item.stale else ():
+            if (trace.solution in own) == (ratio.baseline in own):
+                continue
+            mine, peer, slower = (
+                (trace.solution, ratio.baseline, ratio.ratio)
+                if trace.solution in own
+                else (ratio.baseline, trace.solution, 1 / ratio.ratio)
+            )
+            row = (trace.device, trace.definition, mine, peer, trace.workload)
+            latest[row] = max((trace.recorded, slower), latest.get(row, (trace.recorded, slower)))
     ratios: dict[tuple[str, str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for item in traces(peers, known.values(), definitions(), lambda text: None):
-        if item.trace.ranked and not item.stale:
-            for ratio in item.trace.against:
-                if ratio.baseline in own:
-                    key = (item.trace.device, item.trace.definition, ratio.baseline)
-                    ratios[key][item.trace.solution].append(1 / ratio.ratio)
+    for (device, definition, mine, peer, _), (_, slower) in latest.items():
+        ratios[device, definition, mine][peer].append(slower)
     names = sorted({name for found in ratios.values() for name in found})
     yield f"| GPU | operator | kernel | {' | '.join(names)} |"
     yield "|---|---|---|" + "---|" * len(names)
-    for (device, definition, kernel), found in sorted(ratios.items()):
+    ahead = {key: max(map(_mean, found.values())) for key, found in ratios.items()}
+    best = {key[:2]: key for key in sorted(ahead, key=ahead.__getitem__)}
+    for (device, definition), key in sorted(best.items()):
+        kernel, found = key[2], ratios[key]
         cells = " | ".join(_range(found[name]) if name in found else "" for name in names)
         yield f"| {device} | `{definition}` | `{kernel}` | {cells} |"
 
 
+def _mean(values: list[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
 def _range(values: list[float]) -> str:
     """Geometric mean, and the least and the largest."""
-    mean = math.exp(sum(map(math.log, values)) / len(values))
-    return f"{mean:.2f}x ({min(values):.2f} to {max(values):.2f})"
+    return f"{_mean(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
 
 
 def catches() -> Iterator[str]:
