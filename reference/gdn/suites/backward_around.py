@@ -152,6 +152,7 @@ def conv_backward_conformance() -> Iterator[Line]:
         covers = f"neither bias nor {other}"
         yield prefill(f"{name}_no_bias", SMALL, "typical", (9, 1, 0), omit=["bias", other], covers=covers)
     yield prefill("tokens_1900", ONE_NARROW, "typical", (1900,), covers="sums over 1,900 tokens")
+    yield prefill("tokens_65600", ONE_NARROW, "typical", (65_600,), covers="sums over more than 65,535 tokens")
     yield prefill("sequences_1800", ONE_NARROW, "typical", (1, 0, 2) * 600, covers="1,800 sequences")
     yield prefill(
         "regime_blank_tokens", GROUPS, "blank_tokens", (65, 9, 2), omit=["bias"], covers="silu and its slope at 0"
