@@ -93,14 +93,20 @@ class Painter:
         """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
         out = self._made(drawn, shape, dtype)
         if self.regime.blank and drawn.draw in BLANK:
-            out[self._blanks(drawn.name, str(drawn.draw), shape[0])] = 0
+            blanks = self._blanks(drawn.name, str(drawn.draw), shape[0])
+            rows = out.reshape(len(blanks), out.size // max(1, len(blanks)))  # a batch of draft tokens has two axes
+            rows[blanks] = 0
+            return rows.reshape(shape)
         return out
 
-    def _blanks(self, name: str, draw: str, rows: int) -> NDArray[np.bool_]:
+    def _blanks(self, name: str, draw: str, elements: int) -> NDArray[np.bool_]:
         """Which tokens of one input are zeros: one in four, and the tail of each sequence, which is padding. A norm's
-        weight has one zero in four elements."""
-        blank = self.stream(f"{name}/blank").uniform(rows) < 1 / 4
-        return blank if draw == "norm_weights" else blank | is_tail(self.layout)[:, 0]
+        weight has one zero in four of its elements."""
+        stream = self.stream(f"{name}/blank")
+        if draw == "norm_weights":
+            return stream.uniform(elements) < 1 / 4
+        tail = is_tail(self.layout)[:, 0]
+        return (stream.uniform(len(tail)) < 1 / 4) | tail
 
     def _made(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         match drawn.draw:
@@ -335,6 +341,8 @@ class Painter:
         sizes = self._magnitudes(tensor)
         if self.regime.keys == "tiny" and tensor.draw == "past_activations":
             sizes = np.full_like(sizes, 1e-4)  # what the convolution was given: queries and keys come of them as well
+        if self.regime.blank and tensor.draw == "past_activations":
+            sizes = sizes * (np.arange(len(sizes)) % 2 == 0)  # else no window of a decoded row is zeros
         stream = self.stream(tensor.name)
         rest = self.stream(f"{tensor.name}/rest").normal_integers(elements) / NORMAL_STD
         for slot in range(count):

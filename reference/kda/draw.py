@@ -22,11 +22,12 @@ from gdnspec.family import (
 from numpy.typing import NDArray
 
 from .bounds import BOUND, normalises
-from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
+from .regimes import GENERATORS, inverse_softplus, is_tail, mamba, mamba_parameters, sigmoid_of_normal
 from .solved import CHUNK, wy
 
 NEVER, ALWAYS, FULL = -100.0, 2.0**27, 128.0  # raw gates at which alpha = 1, alpha = 0, and a sigmoid is 1, in float32
 TOKENS, NUM_CHUNKS = "total_seq_len", "num_chunks"  # axes: tokens, and chunks, of all sequences together
+BLANK = ("queries", "keys", "values", "activations", "norm_weights")  # draws
 TINY = 1e-4  # elements of what the regime is named after
 NEAR = 16  # near values differ by a sixteenth from what they have in common
 ALIKE = 8  # powers of two by which slots that no row names differ: so many, but no two neighbours the same
@@ -72,6 +73,24 @@ class Painter:
 
     def _drawn(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
+        out = self._made(drawn, shape, dtype)
+        if self.regime.blank and drawn.draw in BLANK:
+            blanks = self._blanks(drawn.name, str(drawn.draw), shape[0])
+            rows = out.reshape(len(blanks), out.size // max(1, len(blanks)))  # a batch of draft tokens has two axes
+            rows[blanks] = 0
+            return rows.reshape(shape)
+        return out
+
+    def _blanks(self, name: str, draw: str, elements: int) -> NDArray[np.bool_]:
+        """Which tokens of one input are zeros: one in four, and the tail of each sequence, which is padding. A norm's
+        weight has one zero in four of its elements."""
+        stream = self.stream(f"{name}/blank")
+        if draw == "norm_weights":
+            return stream.uniform(elements) < 1 / 4
+        tail = is_tail(self.layout)
+        return (stream.uniform(len(tail)) < 1 / 4) | tail
+
+    def _made(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         match drawn.draw:
             case "queries" | "keys":
                 return self.vectors(drawn.name, drawn.draw, shape, dtype)
@@ -154,6 +173,8 @@ class Painter:
         sizes, stream = self.regime.state(self.layout), self.stream(tensor.name)
         if tensor.draw == "past_activations":
             sizes = np.full_like(sizes, TINY if self.regime.keys == "tiny" else 1.0)
+            if self.regime.blank:
+                sizes[1::2] = 0.0  # else no window of a decoded row is zeros
         rest = self.stream(f"{tensor.name}/rest").normal(*shape[1:])
         out = np.empty(shape, dtype=CARRIER[tensor.dtype])
         for slot in range(shape[0]):

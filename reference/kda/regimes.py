@@ -37,6 +37,7 @@ class Regime:
     steep: float = 1.0  # times the weights that make raw decay gates, where a projection inside the operator does
     cotangent: float = 1.0
     one_cotangent: bool = False
+    blank: bool = False  # some tokens are zeros in one input, those of padding in all of them
 
 
 def constant(value: float) -> Decay:
@@ -127,6 +128,12 @@ def of_deep_steps(layout: Layout) -> Floats:
     return np.exp(np.array([12.0, 26.0, 45.0])[np.arange(len(layout.lengths)) % 3])
 
 
+def is_tail(layout: Layout) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """The last third of every sequence, rounded down, and one token more of every second sequence; [T]."""
+    tail = layout.lengths // 3 + np.arange(len(layout.lengths)) % 2
+    return np.asarray(layout.position >= (layout.lengths - tail)[layout.sequence])
+
+
 def write(low: float, high: float) -> Gate:
     return lambda stream, layout: stream.between(low, high, *layout.gate_shape)
 
@@ -169,6 +176,7 @@ GENERATORS: dict[str, Regime] = {
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), rate=1 / 160, steep=50.0),
     "deep_steps": Regime(rate=2.0, steps=(1.9, 2.0), steep=0.02, state=of_deep_steps),
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
+    "blank_tokens": Regime(log_alpha=mild, blank=True),
     "single_cotangent": Regime(log_alpha=mild, one_cotangent=True),
     "huge_cotangents": Regime(log_alpha=mild, cotangent=1e4),
 }

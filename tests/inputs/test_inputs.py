@@ -160,8 +160,10 @@ def test_float32_rows_are_of_float32_and_bfloat16_ones_are_those_rounded(states:
         x = materialise(wide, row).tensors["qkv"].data
         assert x.dtype == np.float32
         low = x.view(np.uint32) & 0xFFFF  # what a bfloat16 has not
-        for part in np.split(low, [x.shape[1] // 4, x.shape[1] // 2], axis=1):  # of q, k and v alike
-            assert np.count_nonzero(part) > 0.999 * part.size - 2, row.name  # one in 65,536 by chance
+        of_each = [x.shape[1] // 4, x.shape[1] // 2]  # of q, k and v alike
+        for part, of_part in zip(np.split(low, of_each, axis=1), np.split(x, of_each, axis=1), strict=True):
+            few = part[of_part.any(axis=1)]  # zeros are the same in both
+            assert np.count_nonzero(few) > 0.999 * few.size - 2, row.name  # one in 65,536 by chance
         other = others.get(row.name)
         if other is not None and (other.seed, other.preset) == (row.seed, row.preset):
             assert np.array_equal(to_bfloat16(x), materialise(narrow, other).tensors["qkv"].data), row.name
@@ -321,6 +323,26 @@ def test_some_vectors_of_blank_tokens_are_zeros_and_all_others_of_unit_norm(foun
     assert 0.2 < (sizes == 0).mean() < 0.8
     assert sizes[sizes > 0].min() > 0.99
     assert sizes.max() <= 1
+
+
+OF_ZEROS = {
+    name: row
+    for name, found in definitions().items()
+    if "backward" not in name and (row := by_name(found).get("regime_blank_tokens"))
+}
+ACTIVATIONS = ("queries", "keys", "values", "activations", "output_gates", "past_activations")
+
+
+@pytest.mark.parametrize("name", OF_ZEROS)
+def test_rows_of_blank_tokens_have_tokens_of_zeros_and_others_in_every_input(name: str) -> None:
+    found = definition(name)
+    inputs = materialise(found, OF_ZEROS[name])
+    of_tokens = [tensor for tensor in found.definition.inputs if tensor.draw in ACTIVATIONS or tensor.parts]
+    assert of_tokens
+    for tensor in of_tokens:
+        x = values(inputs, tensor.name)
+        blank = ~x.reshape(*x.shape[:2], -1).any(axis=-1)
+        assert 0 < blank.mean() < 0.9, tensor.name
 
 
 NOT_OF_UNIT_NORM = ("tiny_keys", "rounding_ties", "blank_tokens")

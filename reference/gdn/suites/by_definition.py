@@ -8,6 +8,7 @@ from gdnspec.family import SuiteError
 from .backward import BACKWARD, far_backward
 from .backward_around import CONV_BACKWARD, LAYER_BACKWARD, NORM_BACKWARD, RAW
 from .backward_residuals import RESIDUALS, far_residuals
+from .blank import BLANK
 from .checkpoints import CHECKPOINTS
 from .commit import COMMIT
 from .conv_gates import CONV_GATES
@@ -168,5 +169,5 @@ def suites(name: str) -> Suites:
     """All rows of a definition that are written by hand, but for those of strides."""
     if name not in KINDS:
         raise SuiteError("no rows: name it in KINDS of suites/by_definition.py")
-    kind, more = KINDS[name], BESIDE.get(name, ())
+    kind, more = KINDS[name], (*BESIDE.get(name, ()), *([BLANK[name]] if name in BLANK else ()))
     return kind | {"conformance": lambda: chain.from_iterable(rows() for rows in (kind["conformance"], *more))}

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from .blank import BLANK
 from .far import FAR
 from .layer import LAYERS
 from .performance import (
@@ -46,3 +47,5 @@ def suites(name: str) -> Iterator[tuple[str, Rows]]:
         yield "conformance", SCALARS[name]
     for rows in FAR.get(name, ()):
         yield "conformance", rows
+    if name in BLANK:
+        yield "conformance", BLANK[name]
