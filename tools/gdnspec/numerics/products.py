@@ -24,8 +24,9 @@ gradient with few elements, such as dA_log, had an error that differed by a quar
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +39,8 @@ NAME = "bfloat16_products"
 MULTIPLES = {"": 1.0, "_5_4": 1.25, "_3_2": 1.5}
 # By how many tokens a sequence has at most, in chunks of 64: two sizes of chunks are the same to it, or all three.
 OF_SHORT = {64: {"_9_8": 1.125, "_11_8": 1.375, "_13_8": 1.625}, 16: {"_7_4": 1.75, "_15_8": 1.875, "_17_16": 1.0625}}
+# Of fresh lines, whose budgets nobody has looked at: so many more ways leave less to luck.
+OF_FRESH = {f"_{n}_48": n / 48 for n in range(49, 96, 2)}
 CHUNKS = (16, 64, 128)
 KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
@@ -56,12 +59,17 @@ class Draw(NamedTuple):
     multiple: float
 
 
-def draws(strict: bool, chunked: bool, shortest: int | None = None) -> list[Draw]:
+def draws(
+    strict: bool, chunked: bool, shortest: int | None = None, more: Mapping[str, float] = MappingProxyType({})
+) -> list[Draw]:
     """The emulators of an ordinary or a strict workload. `chunked`: the reference takes a `chunk_size`, and runs with
-    each size. `shortest`: see `rounded_products`."""
-    runs: list[tuple[int | None, dict[str, float]]] = [(size, MULTIPLES) for size in (CHUNKS if chunked else (None,))]
+    each size. `shortest`, `more`: see `rounded_products`."""
+    runs: list[tuple[int | None, Mapping[str, float]]] = [
+        (size, MULTIPLES) for size in (CHUNKS if chunked else (None,))
+    ]
     if chunked and shortest is not None:
         runs += [(KEPT, multiples) for most, multiples in OF_SHORT.items() if shortest <= most]
+    runs.append((KEPT if chunked else None, more))
     return [
         Draw(f"{'' if size is None else f'chunk_{size}_'}{NAME}{ending}{'_two_terms' * strict}", size, multiple)
         for size, multiples in runs
@@ -74,18 +82,19 @@ def rounded_products(
     arguments: dict[str, Any],
     strict: bool,
     shortest: int | None = None,
+    more: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored. `shortest`:
     the fewest tokens that the reference cuts into chunks by themselves, such as those of the shortest sequence that is
-    not empty. Without it no sequence counts as short."""
+    not empty. Without it no sequence counts as short. `more`: further multiples, by the ending of a name."""
     chunked, takes_stored = takes_chunks(reference), "stored" in inspect.signature(reference).parameters
     terms = 2 if strict else 1
-    for name, size, multiple in draws(strict, chunked, shortest):
-        more: dict[str, Any] = {} if size is None else {"chunk_size": size}
+    for name, size, multiple in draws(strict, chunked, shortest, more):
+        options: dict[str, Any] = {} if size is None else {"chunk_size": size}
         if takes_stored and (size or KEPT) >= KEPT:
-            more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
+            options["stored"] = partial(_rounded, multiple=multiple, terms=terms)
         with _Rounded(multiple, terms, vectors=chunked):
-            values = reference(**arguments, **more)
+            values = reference(**arguments, **options)
         yield name, (values,) if isinstance(values, Tensor) else values
 
 
