@@ -22,6 +22,7 @@ from gdnspec.model.errors import SpecError
 from gdnspec.model.workload import Workload
 from gdnspec.numerics.expected import Expected
 from gdnspec.numerics.freeze import measure
+from gdnspec.numerics.products import OF_FRESH
 from helpers_unit import reference
 
 LINES = reference("fresh")
@@ -205,8 +206,8 @@ def test_another_line_is_drawn_where_no_content_of_one_will_do(monkeypatch: pyte
 
 # Rows of a few tokens on which an honest kernel was past its budget or close to it, by the luck of three emulators.
 LUCK = {
-    "gdn_prefill_from_conv_f32_qkv": (455855489279430772, 300002, 400134),  # margins of 1.48, 1.15 and 1.27
-    "gdn_layer_prefill": (400162, 100005, 200009),  # 0.78, which is a rejection, 1.02 and 1.21
+    "gdn_prefill_from_conv_f32_qkv": (455855489279430772, 300002),  # margins of 1.48 and 1.15
+    "gdn_layer_prefill": (400162, 200009),  # 0.78, which is a rejection, and 1.21
 }
 
 
@@ -221,24 +222,44 @@ def test_an_honest_kernel_keeps_its_margin_on_a_row_of_few_tokens(name: str) -> 
     assert [round(margin([result]), 2) for result in results if margin([result]) < MARGIN] == []
 
 
-# On these an honest way of rounding that no emulator has was past the budget of the others: 0.83, 0.90 and 0.87 of it
-# was allowed, where the budget came from three, three and ten different ones.
+# An honest way of rounding that no emulator has. Its error was 121% and 111% of the budget of the others.
 OTHER_WAY = {"_23_20": 23 / 20}
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [("gdn_layer_prefill", 27), ("kda_layer_prefill", 27), ("kda_prefill_k_last", 35)]
+    ("name", "row", "seed"), [("gdn_layer_prefill", "fresh_typical", 27), ("kda_layer_prefill", "fresh_regime", 27)]
 )
 def test_a_fresh_budget_allows_an_honest_way_of_rounding_that_stands_in_no_list(
-    name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+    name: str, row: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    found = definition(name)
+    (line,) = (one for one in fresh(found, seed, "cpu") if one.name == row)
+    case = draw_fresh(found, line, Expected("cpu", print), "cpu")
+    monkeypatch.setattr("gdnspec.numerics.freeze.OF_FRESH", OTHER_WAY)
+    figures = measure(found, case.workload, case.inputs, case.expected, "cpu")
+    for output, limits in (case.workload.budget or {}).items():
+        for metric in METRICS:
+            error = max(x for way, x in figures[output][metric].items() if "_23_20" in way)
+            assert error <= limits[metric] / STRICT_MARGIN, (output, metric)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [("gdn_layer_prefill", 9), ("gdn_chunk_state", 3), ("gdn_prefill_k_last", 12), ("kda_prefill_k_last", 18)],
+)
+def test_a_fresh_line_has_more_emulators_where_products_take_part(name: str, stored: int) -> None:
+    assert len(emulators_of_a_fresh_line(name)) == stored + len(OF_FRESH)
+
+
+@pytest.mark.parametrize(("name", "stored"), [("gdn_core_decode", 3), ("gdn_decode_k_last", 1)])
+def test_a_fresh_line_has_no_more_where_nothing_is_rounded(name: str, stored: int) -> None:
+    assert len(emulators_of_a_fresh_line(name)) == stored
+
+
+def emulators_of_a_fresh_line(name: str) -> list[str]:
     found, expected = definition(name), Expected("cpu", print)
-    for line in fresh(found, seed, "cpu"):
-        case = draw_fresh(found, line, expected, "cpu")
-        with monkeypatch.context() as patch:
-            patch.setattr("gdnspec.numerics.freeze.OF_FRESH", OTHER_WAY)
-            figures = measure(found, case.workload, case.inputs, case.expected, "cpu")
-        for output, limits in (case.workload.budget or {}).items():
-            for metric in METRICS:
-                error = max(x for way, x in figures[output][metric].items() if "_23_20" in way)
-                assert error <= limits[metric] / STRICT_MARGIN, (line.name, output, metric)
+    lines = [line for seed in range(20) for line in fresh(found, seed, "cpu")]
+    line = min(lines, key=lambda line: max(line.axes.values()))
+    inputs = materialise(found, line)
+    figures = measure(found, line, inputs, expected.values(found, inputs), "cpu")
+    return list(figures[found.definition.judged[0].name]["relative_l2"])
