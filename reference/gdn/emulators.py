@@ -12,9 +12,10 @@ Sums are taken in float64 and rounded to float32: a float32 sum whose order is n
 the same error to about a hundredth.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import cycle, groupby
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -30,19 +31,32 @@ class Emulator:
     order: Literal["ahead", "direct"]
     rounding: Literal["after", "before"]
     terms: int  # bfloat16 terms that T is carried in
+    multiple: float = 1.0  # of themselves, as which operands are rounded
+    ending: str = ""
 
     @property
     def name(self) -> str:
-        return f"chunk_{self.chunk}_{self.order}_{self.rounding}" + ("_two_terms" if self.terms == 2 else "")
+        terms = "_two_terms" if self.terms == 2 else ""
+        return f"chunk_{self.chunk}_{self.order}_{self.rounding}{self.ending}{terms}"
+
+    def rounded(self, x: Tensor, terms: int = 1) -> Tensor:
+        """As an operand of a matrix product whose sums are float32."""
+        return bfloat16_sum(x * self.multiple, terms) / self.multiple
 
 
-def family(strict: bool) -> list[Emulator]:
-    """The twelve emulators of an ordinary workload, or of a strict one; those of one chunk size together."""
-    return [
-        Emulator(chunk, order, rounding, 2 if strict else 1)
-        for chunk in (16, 64, 128)
-        for order in ("ahead", "direct")
-        for rounding in ("after", "before")
+ORDERS: tuple[Literal["ahead", "direct"], ...] = ("ahead", "direct")
+ROUNDINGS: tuple[Literal["after", "before"], ...] = ("after", "before")
+
+
+def family(strict: bool, more: Mapping[str, float] = MappingProxyType({})) -> list[Emulator]:
+    """The twelve emulators of an ordinary workload, or of a strict one; those of one chunk size together. Then one for
+    each of `more`: multiples by the ending of a name, in each order and rounding in turn."""
+    terms = 2 if strict else 1
+    each = [(order, rounding) for order in ORDERS for rounding in ROUNDINGS]
+    twelve = [Emulator(chunk, *how, terms) for chunk in (16, 64, 128) for how in each]
+    return twelve + [
+        Emulator(64, *how, terms, multiple, ending)
+        for how, (ending, multiple) in zip(cycle(each), more.items(), strict=False)
     ]
 
 
@@ -175,7 +189,7 @@ class _Chunks:
         A = self.beta[..., None] * (Gamma * product(self.K, self.K.mT)).tril(-1)
         eye = torch.eye(self.chunk, dtype=torch.float64, device=A.device).expand_as(A)
         self.inverse = torch.linalg.solve_triangular(A.double(), eye, upper=False, unitriangular=True).float()
-        self.attention = bfloat16(Gamma * product(self.Q, self.K.mT))
+        self.attention = Gamma * product(self.Q, self.K.mT)
         self.to_end = Gamma[..., -1, :, None]
         # After which tokens of a chunk a state is kept, by chunk, and the decay to there of all tokens before.
         self.kept: dict[int, list[tuple[int, Tensor]]] = {}
@@ -198,24 +212,25 @@ class _Chunks:
 def _run(e: Emulator, c: _Chunks, S: Tensor, heads: _Heads) -> tuple[Tensor, Tensor, list[Tensor]]:
     """O [H, T, V], the new S [H, V, K] and the checkpoints [H, V, K] of one sequence."""
     if e.rounding == "after":
-        T, right = bfloat16_sum(c.inverse * c.beta[..., None, :], e.terms), torch.ones_like(c.beta)[..., None]
+        T, right = e.rounded(c.inverse * c.beta[..., None, :], e.terms), torch.ones_like(c.beta)[..., None]
     else:
-        T, right = bfloat16_sum(c.inverse, e.terms), c.beta[..., None]
+        T, right = e.rounded(c.inverse, e.terms), c.beta[..., None]
     if e.order == "ahead":
-        u, w = product(T, bfloat16(right * c.V)), bfloat16(product(T, bfloat16(right * c.gamma * c.K)))
+        u, w = product(T, e.rounded(right * c.V)), e.rounded(product(T, e.rounded(right * c.gamma * c.K)))
+    attention = e.rounded(c.attention)
     O = torch.empty_like(c.V)
     checkpoints: list[Tensor] = []
     for n in range(c.V.shape[1]):
         Q, K, gamma = c.Q[:, n], c.K[:, n], c.gamma[:, n]
-        held = bfloat16(S).mT
+        held = e.rounded(S).mT
         if e.order == "ahead":
             U = u[:, n] - product(w[:, n], held)
         else:
-            U = product(T[:, n], bfloat16(right[:, n] * (c.V[:, n] - gamma * product(K, held))))
-        O[:, n] = gamma * product(Q, held) + product(c.attention[:, n], bfloat16(U))
+            U = product(T[:, n], e.rounded(right[:, n] * (c.V[:, n] - gamma * product(K, held))))
+        O[:, n] = gamma * product(Q, held) + product(attention[:, n], e.rounded(U))
         for row, to_row in c.kept.get(n, ()):  # within a chunk, a state is had as at its end
-            checkpoints.append(gamma[:, row, None] * S + product(bfloat16(to_row * U).mT, K))
-        S = gamma[:, -1:] * S + product(bfloat16(c.to_end[:, n] * U).mT, K)
+            checkpoints.append(gamma[:, row, None] * S + product(e.rounded(to_row * U).mT, K))
+        S = gamma[:, -1:] * S + product(e.rounded(c.to_end[:, n] * U).mT, K)
     return heads.scale * O.flatten(1, 2)[:, : c.length], S, checkpoints
 
 
@@ -233,8 +248,3 @@ def _in_rows(kept: list[Tensor], heads: _Heads, states: Tensor) -> Tensor:
 def product(x: Tensor, y: Tensor) -> Tensor:
     """Matrix product, summed in float64 and rounded once to float32."""
     return (x.double() @ y.double()).float()
-
-
-def bfloat16(x: Tensor) -> Tensor:
-    """As a bfloat16 operand of a matrix product whose sums are float32."""
-    return x.to(torch.bfloat16).to(torch.float32)

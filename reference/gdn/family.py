@@ -46,13 +46,13 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
     elif by_products(call.definition):
         from gdnspec.family import rounded_products
 
-        yield from rounded_products(call.second, call.arguments, call.strict, shortest_piece(call))
+        yield from rounded_products(call.second, call.arguments, call.strict, shortest_piece(call), call.more)
     else:
         from .emulators import emulate, emulate_padded, emulate_pool, family
 
         run = emulate_pool if "pool" in call.arguments else emulate
         run = emulate_padded if "attention_mask" in call.arguments else run
-        yield from run(call.definition, call.arguments, family(call.strict))
+        yield from run(call.definition, call.arguments, family(call.strict, call.more))
 
 
 def shortest_piece(call: Emulated) -> int | None:

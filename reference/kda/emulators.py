@@ -12,15 +12,16 @@ In the strict family T and the operands of scores are sums of two bfloat16 terms
 In a short sequence all chunk sizes make the same chunk, so its scores would be rounded alike in every member. Kernels
 differ there: some have a scale or a norm in a score when they round it. So where u is stored, scores, P and T are
 multiplied before they are rounded, each member by a number of its own, and divided by it afterwards. Vectors that are
-normalised there stay in float32 until they decay.
+normalised there stay in float32 until they decay. Fresh lines have more members, which round every operand so.
 
 Scores of two tokens have a border between them: the later one decays from the border, the earlier one up to it. Both
 factors are at most 1, so nothing overflows at any gate, and both products are rounded to bfloat16. Sums are taken in
 float64 and rounded to float32: a float32 sum whose order is nobody's, so that every machine measures the same error.
 """
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Mapping
+from itertools import cycle, pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -30,6 +31,7 @@ from torch import Tensor
 from .kimi_delta_attention import l2_normalise, log_gate
 
 CHUNKS, ORDERS, ROUNDINGS = (16, 64, 128), ("ahead", "stored", "direct"), ("after", "before")
+OF_MORE = 64  # the chunks of the members that fresh lines have besides
 # Where u is stored: another one for each size of a chunk, which are all the same to a short sequence.
 MULTIPLES = {"after": {16: 9 / 8, 64: 5 / 4, 128: 7 / 4}, "before": {16: 11 / 8, 64: 3 / 2, 128: 13 / 8}}
 
@@ -47,13 +49,15 @@ class Chunk(NamedTuple):
     attention: Tensor  # lower(QK), [H, C, C]
     kept: list[tuple[Tensor, Tensor]]  # of each checkpoint after r tokens: Gamma_r,: * K [H, r, K] and gamma_r [H, K]
     multiple: float  # of themselves, as which scores, P and T are rounded
+    of_others: float  # the same of other operands
 
 
 def emulate(
-    definition: Definition, arguments: dict[str, Any], strict: bool
+    definition: Definition, arguments: dict[str, Any], strict: bool, more: Mapping[str, float] = MappingProxyType({})
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """(name, (output, final_state)) of each member, in the types of the definition; `arguments` as stored. A third one
-    where the definition keeps checkpoints."""
+    where the definition keeps checkpoints. `more`: multiples by the ending of a name, for members that round
+    every operand so."""
     terms, ending = (2, "_two_terms") if strict else (1, "")
     raw = definition.conventions.decay_gate == "raw"
     of_stored = _activated(arguments, False) if raw else arguments
@@ -70,23 +74,27 @@ def emulate(
             for first in range(start, stop, length)
         }
         once = {first: _prepared(arguments, *piece, terms, 1.0) for first, piece in pieces.items()}
-        for order in ("ahead", "direct") if strict else ORDERS:
-            for rounding in ROUNDINGS:
-                parts = once
-                if order == "stored":
-                    multiple = MULTIPLES[rounding][length]
-                    parts = {first: _prepared(of_stored, *x, terms, multiple) for first, x in pieces.items()}
-                output, states = torch.zeros(v.shape, device=v.device), _states(arguments, k_first)
-                kept: list[Tensor] = []
-                for n in range(len(bounds) - 1):
-                    for first in range(bounds[n], bounds[n + 1], length):
-                        O, states[n], inside = _step(parts[first], states[n], order, rounding, terms)
-                        output[first : first + O.shape[1]] = scale * O.transpose(0, 1)
-                        kept += inside
-                found = [states.mT.contiguous() if k_first else states]
-                if every is not None:
-                    found.append(torch.stack(kept) if kept else states[:0])
-                yield f"chunk_{length}_{order}_{rounding}{ending}", (output.to(v.dtype), *found)
+        orders = ("ahead", "direct") if strict else ORDERS
+        ways = [(order, rounding, "", 1.0) for order in orders for rounding in ROUNDINGS]
+        if length == OF_MORE:
+            ways += [(order, rounding, *x) for (order, rounding, *_), x in zip(cycle(ways), more.items(), strict=False)]
+        for order, rounding, name, of_all in ways:
+            multiple = MULTIPLES[rounding][length] if order == "stored" and not name else of_all
+            parts = once
+            if order == "stored" or name:
+                given = of_stored if order == "stored" else arguments
+                parts = {first: _prepared(given, *x, terms, multiple, of_all) for first, x in pieces.items()}
+            output, states = torch.zeros(v.shape, device=v.device), _states(arguments, k_first)
+            kept: list[Tensor] = []
+            for n in range(len(bounds) - 1):
+                for first in range(bounds[n], bounds[n + 1], length):
+                    O, states[n], inside = _step(parts[first], states[n], order, rounding, terms)
+                    output[first : first + O.shape[1]] = scale * O.transpose(0, 1)
+                    kept += inside
+            found = [states.mT.contiguous() if k_first else states]
+            if every is not None:
+                found.append(torch.stack(kept) if kept else states[:0])
+            yield f"chunk_{length}_{order}_{rounding}{name}{ending}", (output.to(v.dtype), *found)
 
 
 def _inside(first: int, length: int, every: int | None) -> list[int]:
@@ -115,7 +123,9 @@ def _states(arguments: dict[str, Any], k_first: bool) -> Tensor:
     return (S.mT if k_first else S).float().clone(memory_format=torch.contiguous_format)
 
 
-def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: int, multiple: float) -> Chunk:
+def _prepared(
+    arguments: dict[str, Any], rows: slice, kept: list[int], terms: int, multiple: float, of_others: float = 1.0
+) -> Chunk:
     v, g, beta = arguments["v"], arguments["g"], arguments["beta"]
     H, count = v.shape[1], rows.stop - rows.start
     full = 1 << (count - 1).bit_length()  # scores are made by halves
@@ -137,7 +147,7 @@ def _prepared(arguments: dict[str, Any], rows: slice, kept: list[int], terms: in
     return Chunk(
         padded(v.float(), 0.0)[:, c], write[:, c, None], (gamma * K).float()[:, c], (gamma * Q).float()[:, c],
         to_end[:, c], gamma[:, -1].float(), inverse[:, c, c], _scores(Q, K, alpha, terms, multiple)[:, c, c], states,
-        multiple,
+        multiple, of_others,
     )  # fmt: skip
 
 
@@ -170,6 +180,10 @@ def _step(c: Chunk, S: Tensor, order: str, rounding: str, terms: int) -> tuple[T
         T, right = _rounded(c.inverse * c.beta.mT, terms, c.multiple), torch.ones_like(c.beta)
     else:
         T, right = _rounded(c.inverse, terms, c.multiple), c.beta
+
+    def bfloat16(x: Tensor) -> Tensor:
+        return _rounded(x, 1, c.of_others)
+
     held = bfloat16(S).mT
     if order == "direct":
         U = product(T, bfloat16(right * (c.V - product(bfloat16(c.from_start_k), held))))
@@ -189,8 +203,3 @@ def product(x: Tensor, y: Tensor) -> Tensor:
 def _rounded(x: Tensor, terms: int, multiple: float) -> Tensor:
     """As a sum of bfloat16 terms, of so many times x."""
     return bfloat16_sum(x * multiple, terms) / multiple
-
-
-def bfloat16(x: Tensor) -> Tensor:
-    """As a bfloat16 operand of a matrix product whose sums are float32."""
-    return x.to(torch.bfloat16).to(torch.float32)

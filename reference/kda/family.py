@@ -26,11 +26,11 @@ def emulators(call: Emulated) -> Iterator[tuple[str, Any]]:
 
         gradients = call.definition.stage == "backward"  # which may cancel, so that few errors say little
         lengths = [length for length in call.arguments["cu_seqlens"].diff().tolist() if length] if gradients else []
-        yield from rounded_products(call.second, call.arguments, call.strict, min(lengths, default=None))
+        yield from rounded_products(call.second, call.arguments, call.strict, min(lengths, default=None), call.more)
     else:
         from .emulators import emulate
 
-        yield from emulate(call.definition, call.arguments, call.strict)
+        yield from emulate(call.definition, call.arguments, call.strict, call.more)
 
 
 def calls() -> Calls:

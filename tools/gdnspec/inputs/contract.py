@@ -4,7 +4,7 @@ The family's files import only `gdnspec.family` from gdnspec. It contains this f
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gdnspec.inputs.array import Array
@@ -90,13 +90,15 @@ class Suites(Protocol):
 @dataclass(frozen=True)
 class Emulated:
     """One call for the emulators. `arguments`: the inputs by name, as stored. `oracle`: the reference for calls of this
-    size. `second`: the second derivation, or the first if there is only one."""
+    size. `second`: the second derivation, or the first if there is only one. `more`: further multiples of themselves as
+    which operands of products are rounded, by the ending of an emulator's name; there are some for fresh lines."""
 
     definition: Definition
     strict: bool
     arguments: dict[str, Any]
     oracle: Callable[..., Any]
     second: Callable[..., Any]
+    more: Mapping[str, float] = field(default_factory=dict)
 
 
 class NotRecorded(ValueError):

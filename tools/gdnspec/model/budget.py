@@ -69,12 +69,13 @@ def _floors(dtype: str) -> dict[Metric, float]:
     return FLOAT32_STATE if dtype == "float32" else BFLOAT16 | {"bias": SPACING.get(dtype, 2**-7) / 8}
 
 
-def freeze(output: Tensor, figures: Mapping[Metric, Sequence[float]]) -> dict[Metric, float]:
+def freeze(output: Tensor, figures: Mapping[Metric, Sequence[float]], usual: int | None = None) -> dict[Metric, float]:
     """The budget for each metric, rounded as it is stored. `figures` maps a metric to the errors of all emulators.
 
     The bias has no budget if `figures` lacks it (the line is older than this metric), or if the errors are so large
-    that the bias says nothing about the rounding of the output."""
-    rounds = max(figures["relative_l2"]) <= OWN_ROUNDING
+    that the bias says nothing about the rounding of the output. Only the first `usual` errors decide this:
+    those that fresh lines have besides would take the limit from more lines."""
+    rounds = max(figures["relative_l2"][:usual]) <= OWN_ROUNDING
     known = [m for m in metrics_of(output) if m != "bias" or (m in figures and rounds)]
     return {m: significant(budget_of(output, m, figures[m]), 4) for m in known}
 

@@ -10,7 +10,7 @@ from gdnspec.build.reference import FAMILY_CODE, judged, running
 from gdnspec.catalog.definitions import Found
 from gdnspec.inputs.contract import Emulated
 from gdnspec.inputs.materialise import Inputs, InvalidWorkload, materialise
-from gdnspec.model.budget import LIMITS, SPACING, Metric, budget_of, freeze, metrics_of, significant
+from gdnspec.model.budget import LIMITS, METRICS, SPACING, Metric, budget_of, freeze, metrics_of, significant
 from gdnspec.model.errors import Problem, SpecError
 from gdnspec.model.roles import packed_tokens
 from gdnspec.model.workload import Emulators, Workload
@@ -19,6 +19,7 @@ from gdnspec.numerics.code_steps import coded
 from gdnspec.numerics.expected import Expected, by_name, in_chunks, oracle
 from gdnspec.numerics.metrics import as_vectors, errors
 from gdnspec.numerics.pools import compact
+from gdnspec.numerics.products import OF_FRESH
 
 Figures = dict[str, dict[Metric, dict[str, float]]]  # output -> metric -> emulator -> error
 DRIFT = 0.1  # largest relative difference of a figure between two machines
@@ -39,16 +40,26 @@ def with_budget(found: Found, workload: Workload, measured: Figures) -> Workload
     budget = {}
     for output in found.definition.judged:
         by_emulator = measured[output.name]
-        budget[output.name] = freeze(output, {metric: [*errors.values()] for metric, errors in by_emulator.items()})
+        names = sorted(by_emulator["relative_l2"], key=_is_of_fresh)  # the usual ones first
+        errors_in_order = {metric: [errors[x] for x in names if x in errors] for metric, errors in by_emulator.items()}
+        budget[output.name] = freeze(output, errors_in_order, len(names) - sum(map(_is_of_fresh, names)))
         for metric, limit in budget[output.name].items():
             if not limit <= LIMITS[metric]:
                 name, worst = max(by_emulator[metric].items(), key=lambda item: item[1])
-                raise SpecError(
-                    f"workload {workload.name!r} of {found.definition.name} cannot be judged: twice the error of an "
-                    f"honest emulator ({name}: {metric} {worst:.3g} on {output.name}) is above {LIMITS[metric]}; make "
-                    "the sequences shorter, or the keys less alike"
-                )
+                raise _too_large(found, workload, output.name, metric, name, worst)
     return workload.model_copy(update={"budget": budget})
+
+
+def _is_of_fresh(emulator: str) -> bool:
+    return emulator.endswith(tuple(OF_FRESH))
+
+
+def _too_large(found: Found, workload: Workload, output: str, metric: Metric, emulator: str, error: float) -> SpecError:
+    return SpecError(
+        f"workload {workload.name!r} of {found.definition.name} cannot be judged: twice the error of an honest "
+        f"emulator ({emulator}: {metric} {error:.3g} on {output}) is above {LIMITS[metric]}; make the sequences "
+        "shorter, or the keys less alike"
+    )
 
 
 def recorded(found: Found, workload: Workload, measured: Figures) -> Workload:
@@ -101,8 +112,9 @@ def figures(found: Found, workload: Workload, expected: Expected) -> Figures:
 
 
 def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, Tensor], device: str) -> Figures:
-    """Like `figures`, from given inputs and expected values."""
-    definition = found.definition
+    """Like `figures`, from given inputs and expected values. Of a fresh line, raises `SpecError` at the first emulator
+    that leaves it without a budget: others would not help."""
+    definition, fresh = found.definition, workload.suite == "fresh"
     result: Figures = {output.name: {metric: {} for metric in metrics_of(output)} for output in definition.judged}
     for name, values in _emulators(found, workload, inputs, device):
         for output in definition.judged:
@@ -114,7 +126,10 @@ def measure(found: Found, workload: Workload, inputs: Inputs, wanted: dict[str, 
                     raise SpecError(
                         f"workload {workload.name!r}: emulator {name} has no finite {metric} on {output.name}"
                     )
-                result[output.name][metric][name] = significant(maxima[metric])
+                error = significant(maxima[metric])
+                if fresh and metric in METRICS and budget_of(output, metric, [error]) > LIMITS[metric]:
+                    raise _too_large(found, workload, output.name, metric, name, error)
+                result[output.name][metric][name] = error
     return result
 
 
@@ -142,8 +157,9 @@ def _emulators(
     definition, few = found.definition, compact(found.definition, inputs)
     tokens = packed_tokens(definition, inputs.scope)
     call = Emulated(
-        definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found)
-    )
+        definition, workload.suite == "strict", arguments(found, few, device), oracle(found, tokens), in_chunks(found),
+        OF_FRESH if workload.suite == "fresh" else {},
+    )  # fmt: skip
     file, seen = found.family.reference / FAMILY_CODE, False
     with torch.no_grad(), running(found.family, f"running the emulators of {definition.name}"):
         for name, values in judged(found.family).emulators(call):

@@ -9,6 +9,9 @@ A sequence that fits into the smaller chunk is the same computation with the lar
 then stand behind its part of a budget, and a gradient that cancels leaves an honest kernel with more than twice the
 largest of three. So there are more multiples where sequences are short: each is always rounded in nine ways.
 
+A family asks for those of short sequences where it needs them, for gradients. Fresh lines, whose budgets nobody looks
+at, have more multiples in every definition.
+
 What several kernels hand on through memory, such as the states at the edges of chunks and their gradients, is in the
 operands' type there, also where no product takes it: a reference that takes `stored` applies it to that. Of chunks of
 less than 64 tokens nobody keeps so much: there `stored` changes nothing.
@@ -24,8 +27,9 @@ gradient with few elements, such as dA_log, had an error that differed by a quar
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -38,6 +42,8 @@ NAME = "bfloat16_products"
 MULTIPLES = {"": 1.0, "_5_4": 1.25, "_3_2": 1.5}
 # By how many tokens a sequence has at most, in chunks of 64: two sizes of chunks are the same to it, or all three.
 OF_SHORT = {64: {"_9_8": 1.125, "_11_8": 1.375, "_13_8": 1.625}, 16: {"_7_4": 1.75, "_15_8": 1.875, "_17_16": 1.0625}}
+# Of fresh lines: with three ways, one row in twenty left an honest kernel too little (docs/explanation/budgets.md).
+OF_FRESH = {f"_{n}_48": n / 48 for n in range(49, 96, 2)}
 CHUNKS = (16, 64, 128)
 KEPT = 64  # the least tokens in a chunk where kernels keep the states at its edges
 PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, torch.mm)
@@ -62,11 +68,12 @@ def draws(strict: bool, chunked: bool, shortest: int | None = None) -> list[Draw
     runs: list[tuple[int | None, dict[str, float]]] = [(size, MULTIPLES) for size in (CHUNKS if chunked else (None,))]
     if chunked and shortest is not None:
         runs += [(KEPT, multiples) for most, multiples in OF_SHORT.items() if shortest <= most]
-    return [
-        Draw(f"{'' if size is None else f'chunk_{size}_'}{NAME}{ending}{'_two_terms' * strict}", size, multiple)
-        for size, multiples in runs
-        for ending, multiple in multiples.items()
-    ]
+    return [draw for size, multiples in runs for draw in _draws(size, multiples, strict)]
+
+
+def _draws(size: int | None, multiples: Mapping[str, float], strict: bool) -> list[Draw]:
+    start, end = "" if size is None else f"chunk_{size}_", "_two_terms" * strict
+    return [Draw(f"{start}{NAME}{ending}{end}", size, multiple) for ending, multiple in multiples.items()]
 
 
 def rounded_products(
@@ -74,18 +81,25 @@ def rounded_products(
     arguments: dict[str, Any],
     strict: bool,
     shortest: int | None = None,
+    more: Mapping[str, float] = MappingProxyType({}),
 ) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
     """Yields (name, values that the reference returns) for each emulator. `arguments` are as stored. `shortest`:
     the fewest tokens that the reference cuts into chunks by themselves, such as those of the shortest sequence that is
-    not empty. Without it no sequence counts as short."""
+    not empty. Without it no sequence counts as short. `more`: further multiples, by the ending of a name,
+    which run if anything is rounded."""
     chunked, takes_stored = takes_chunks(reference), "stored" in inspect.signature(reference).parameters
     terms = 2 if strict else 1
-    for name, size, multiple in draws(strict, chunked, shortest):
-        more: dict[str, Any] = {} if size is None else {"chunk_size": size}
+    rounds, further = takes_stored, _draws(KEPT if chunked else None, more, strict)
+    for draw in (*draws(strict, chunked, shortest), *further):
+        if draw in further and not rounds:
+            return
+        name, size, multiple = draw
+        options: dict[str, Any] = {} if size is None else {"chunk_size": size}
         if takes_stored and (size or KEPT) >= KEPT:
-            more["stored"] = partial(_rounded, multiple=multiple, terms=terms)
-        with _Rounded(multiple, terms, vectors=chunked):
-            values = reference(**arguments, **more)
+            options["stored"] = partial(_rounded, multiple=multiple, terms=terms)
+        with _Rounded(multiple, terms, vectors=chunked) as inside:
+            values = reference(**arguments, **options)
+        rounds |= inside.rounds
         yield name, (values,) if isinstance(values, Tensor) else values
 
 
@@ -101,12 +115,14 @@ class _Rounded(TorchFunctionMode):
         super().__init__()
         self.multiple, self.terms = multiple, terms
         self.columns = 1 if vectors else 2  # the least number of columns
+        self.rounds = False  # whether there was such a product
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         product = function in PRODUCTS and all(x.dtype == torch.float32 for x in args[:2])
         if product and args[1].shape[-1] >= self.columns:
+            self.rounds = True
             a, b = (_rounded(x, self.multiple, self.terms).double() for x in args[:2])
             # Beside the errors of one term an order of summation is nothing.
             return (in_order.product(a, b) if self.terms > 1 else torch.matmul(a, b)).float()
