@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 from conftest import RIGHT_DECODE, Run
+from gdnspec.catalog.faults import rejections
 from gdnspec.check import lookalike
+from gdnspec.model.fault import Fault
 
 ARGUMENTS = "(q, k, v, state, A_log, a, dt_bias, b, scale, use_qk_l2norm)"
 OPTIONS = ("gdn_decode_k_last", "--workload", "tiny_keys", "--workload", "resets", "--device", "cpu", "--seed", "1")
@@ -37,6 +39,35 @@ def test_a_known_mistake_is_named_with_the_count_of_rows(gdnspec: Run, tmp_path:
     line = said(gdnspec, tmp_path, UNDECAYED)
     fault = "The error is taken from the state before its decay."
     assert line == f"like a known fault: mine on gdn_decode_k_last matches undecayed_error on 2 of 2 rows: {fault}"
+
+
+GRADIENTS = """
+import torch
+
+def mine(x, z, weight, eps, do):
+    leaves = [t.detach().float().requires_grad_() for t in (x, z, weight)]
+    with torch.enable_grad():
+        n, gate, w = torch.nn.functional.rms_norm(leaves[0], x.shape[-1:], eps=1e-6), *leaves[1:]
+        (n * w * torch.nn.functional.silu(gate)).backward(do.float())
+    dx, dz, dweight = (t.grad for t in leaves)
+    return dx.bfloat16(), dz.bfloat16(), dweight * w.detach()
+"""
+
+
+def test_a_known_mistake_of_gradients_is_named(gdnspec: Run, tmp_path: Path) -> None:
+    """Their faults are several files each, with the names of those of other faults."""
+    (tmp_path / "kernel.py").write_text(GRADIENTS)
+    options = ("--workload", "rows", "--workload", "head_size_120", "--device", "cpu", "--seed", "1")
+    done = gdnspec("check", "gdn_gated_rms_norm_backward", tmp_path / "kernel.py::mine", *options)
+    assert done.returncode == 1, done.stderr
+    fault = "norm_backward_dweight_with_weight on 2 of 2 rows: dweight has the weight as a factor."
+    assert f"like a known fault: mine on gdn_gated_rms_norm_backward matches {fault}" in done.stderr
+
+
+def test_faults_of_every_definition_are_compared() -> None:
+    wrong = [known for known in rejections().values() if isinstance(known, Fault) and known.kind == "wrong"]
+    for name in sorted({name for known in wrong for name in known.definitions}):
+        assert lookalike._faults(name), name
 
 
 def test_without_the_table_nothing_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ The faults are the project's own, and small: they run in this process. An instal
 """
 
 import math
-import runpy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gdnspec.build.loader import apart, load_function
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.faults import Bad, known_bad, rejections
 from gdnspec.inputs.materialise import Inputs
@@ -100,8 +100,8 @@ def _faults(definition: str) -> list[Bad]:
 
 
 def _alone(bad: Bad) -> bool:
-    """Whether it is one file of PyTorch."""
-    return bad.solution.manifest.language == "python" and len(bad.solution.manifest.sources) == 1
+    """Whether it is in PyTorch, in however many files."""
+    return bad.solution.manifest.language == "python"
 
 
 def _answers_like(row: Row, bad: Bad) -> bool:
@@ -134,28 +134,29 @@ def _near(mine: Tensor, theirs: Tensor, right: Tensor, limits: dict[str, float])
 
 
 @cache
-def _module(file: Path) -> dict[str, Any]:
-    """The names in a fault's one file. Not as a module of the loader: that makes room for files beside it."""
-    return runpy.run_path(str(file))
+def _function(folder: Path, spec: str) -> Callable[..., Any]:
+    """A function of a fault. Files beside it have the names of those of other faults, and maybe of this program."""
+    with apart(folder):
+        return load_function(folder, spec, folder)
 
 
 def _answer(row: Row, bad: Bad) -> Outputs:
     """What the fault answers to the row's inputs."""
     definition = row.found.definition
     entry = bad.solution.manifest.entries[definition.name]
-    functions = _module(bad.solution.folder / entry.file)
+    function = _function(bad.solution.folder, entry.entry)
     shared = arguments(row.found, row.inputs, "cpu")
     given = {name: x.clone() if isinstance(x, Tensor) else x for name, x in shared.items()}  # it may write to them
     if entry.prepare:
-        given["prepared"] = functions[entry.prepare.split("::")[1]](**given)
+        given["prepared"] = _function(bad.solution.folder, entry.prepare)(**given)
     out = {
         t.name: torch.full(definition.shape(t, row.inputs.scope), math.nan, dtype=getattr(torch, t.dtype))
         for t in definition.outputs
     }
     if entry.call == "out":
-        functions[entry.function](**given, **out)
+        function(**given, **out)
     else:
-        returned = functions[entry.function](**given)
+        returned = function(**given)
         answers = returned if isinstance(returned, tuple) else (returned,)
         out = {t.name: x for t, x in zip(definition.outputs, answers, strict=True)}
     return {t.name: given[t.name] if t.mutates else out[t.name] for t in definition.judged}
