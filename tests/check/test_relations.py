@@ -153,6 +153,23 @@ def test_the_report_has_a_row_a_regime_and_a_column_a_position(gdnspec: Run) -> 
     assert {"typical", "hard_reset", "repeated_keys", "slow_decay", "recorded"} <= rows
 
 
+def test_the_report_names_the_worst_of_many_outputs(gdnspec: Run, tmp_path: Path) -> None:
+    kernel = ROOT / "solutions" / "torch_backward" / "around.py"
+    (tmp_path / "checks.py").write_bytes((kernel.parent / "checks.py").read_bytes())
+    (tmp_path / "kernel.py").write_bytes((kernel.parent / "kernel.py").read_bytes())
+    (tmp_path / "wrong.py").write_text(
+        f"{kernel.read_text()}\n\ndef mine(x, z, weight, eps, do):\n"
+        "    dx, dz, dweight = gated_norm(x, z, weight, eps, do)\n"
+        "    return dx, (1.5 * dz).bfloat16(), dweight\n"
+    )
+    options = ("--workload", "rows", "--device", "cpu", "--seed", "1", "--errors")
+    done = gdnspec("check", "gdn_gated_rms_norm_backward", tmp_path / "wrong.py::mine", *options)
+    assert done.returncode == 1, done.stderr
+    header, row = [line for line in done.stdout.splitlines() if line.startswith(("regime", "typical"))]
+    assert header.split()[-4:] == ["error", "/", "budget", "of"]
+    assert row.split()[-1] == "dz"
+
+
 def test_gradients_are_not_split_and_sums_over_all_sequences_not_taken_apart(gdnspec: Run) -> None:
     """The state that a gradient needs at a cut is in no output; what a parameter gets belongs to no sequence."""
     options = ("--solution", "torch_backward", "--device", "cpu", "--workload", "ragged", "--symmetries", "--json", "-")

@@ -1,5 +1,6 @@
 """The tables of `gdnspec check --symmetries` and `--errors`."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
@@ -44,9 +45,11 @@ def print_errors(summary: Summary, selected: Selected) -> None:
         edges = sorted({bucket.first for result in results for output in result.outputs for bucket in output.profile})
         columns = [_range(first, following) for first, following in zip(edges, [*edges[1:], None], strict=True)]
         title = f"{solution} on {definition}: largest error of a vector, by regime and position in the sequence"
-        rows = table("", "regime", *columns, "state", "relative L2", "of state", "error / budget")
+        many = len({output.output for result in results for output in result.outputs}) > 2  # as of gradients
+        rows = table("", "regime", *columns, "state", "relative L2", "of state", "error / budget", *["of"] * many)
         for regime, mine in sorted(by_regime.items()):
-            add_row(rows, regime, *_positions(mine, edges), *_totals(mine))
+            share, of = _largest_share(mine)
+            add_row(rows, regime, *_positions(mine, edges), *_totals(mine), share, *[of] * many)
         say()
         say(title)
         print_table(rows)
@@ -70,17 +73,23 @@ def _positions(results: list[CheckResult], edges: list[int]) -> list[str]:
 def _totals(results: list[CheckResult]) -> list[str]:
     tokens = [output for result in results for output in result.outputs if output.profile]
     states = [output for result in results for output in result.outputs if not output.profile]
-    shares = [
-        None if output.errors[metric] is None else (output.errors[metric] or 0.0) / limit
-        for output in (*tokens, *states)
-        for metric, limit in output.budget.items()
-    ]
     return [
         _worst(output.errors.get("worst_vector") for output in states),
         _worst(output.errors.get("relative_l2") for output in tokens),
         _worst(output.errors.get("relative_l2") for output in states),
-        _worst(shares),
     ]
+
+
+def _largest_share(results: list[CheckResult]) -> tuple[str, str]:
+    """The largest error over its budget, and which output has it."""
+    shares = [
+        (math.inf if (error := output.errors[metric]) is None else error / limit, output.output)
+        for result in results
+        for output in result.outputs
+        for metric, limit in output.budget.items()
+    ]
+    largest, of = max(shares, default=(None, ""))
+    return "" if largest is None else f"{largest:.2g}" if math.isfinite(largest) else "not finite", of
 
 
 def _worst(values: Iterable[float | None]) -> str:
