@@ -114,6 +114,22 @@ def test_an_integer_past_64_bits_and_a_negative_eps_are_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "word"),
+    [("gdn, ragged", "scale"), ("gdn, step", "scale"), ("gdn, norm", "eps"), ("kda, step", "lower_bound")],
+)
+def test_a_number_that_wants_a_gradient_is_told_that_it_has_none(name: str, word: str) -> None:
+    """PyTorch would take its value, and a model would train without it."""
+    call, number = CALLS[name], torch.nn.Parameter(torch.tensor(-0.5 if word == "lower_bound" else 0.5))
+    with pytest.raises(TypeError) as raised:
+        call.function(*call.copy(), **{**call.words, word: number})
+    assert str(raised.value) == f"{call.name}: {word} requires gradients, and has none: pass {word}.item()"
+    wanted = call.function(*call.copy(), **{**call.words, word: number.item()})
+    with torch.no_grad():
+        found = call.function(*call.copy(), **{**call.words, word: number})
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
     ("word", "value", "said"),
     [
         ("scale", "1", "scale is of the type str: a number is served"),

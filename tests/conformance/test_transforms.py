@@ -1,4 +1,4 @@
-"""Derivatives that no operator has: forward mode and torch.func. Each says so, instead of a tangent of zero."""
+"""Derivatives that no operator has: forward mode, torch.func, batches of gradients. Each says so, and none is zero."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,6 +52,26 @@ def test_they_are_refused(name: str, dtype: torch.dtype) -> None:
     for ask in REVERSE.values():
         with pytest.raises(RuntimeError, match=rf"^{call.name}: torch\.func has no gradients of it: .* backward"):
             ask(lambda x: summed(call, args, x), x)
+
+
+BATCHED: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "is_grads_batched": lambda y, x, given: torch.autograd.grad(y, x, given, is_grads_batched=True),
+    "vmap": lambda y, x, given: torch.vmap(lambda one: torch.autograd.grad(y, x, one)[0])(given),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("way", BATCHED)
+@pytest.mark.parametrize("name", CALLS)
+def test_a_batch_of_gradients_is_refused(name: str, way: str, dtype: torch.dtype) -> None:
+    """PyTorch's own words name an operator that the caller has never heard of."""
+    call = CALLS[name][dtype]
+    x, *_ = args = list(call.copy())
+    y = call.outputs(x.requires_grad_(), *args[1:])[0]
+    with pytest.raises(RuntimeError, match=rf"^{call.name}: a batch of gradients is given: .* is_grads_batched"):
+        BATCHED[way](y, x, torch.ones(2, *y.shape, dtype=y.dtype))
+    one = torch.autograd.grad(call.outputs(x, *list(call.copy())[1:])[0].double().sum(), x)[0]
+    assert one.shape == x.shape
 
 
 @pytest.mark.parametrize("name", ["gdn, ragged", "kda, ragged", "gdn, norm", "gdn, convolution"])

@@ -39,6 +39,16 @@ def unlike(operator: Any, args: Sequence[Any]) -> str | None:
     return None
 
 
+def constants(operator: Any, places: Sequence[int], args: Sequence[Any]) -> None:
+    """Refuses a tensor that wants a gradient at one of these places, where the schema has no tensor: PyTorch would take
+    its value, and leave it without a gradient."""
+    for i in places:
+        if i < len(args) and isinstance(args[i], Tensor) and args[i].requires_grad and torch.is_grad_enabled():
+            schema = operator._schema
+            name, word = schema.name.partition("::")[2], schema.arguments[i].name
+            raise TypeError(f"{name}: {word} requires gradients, and has none: pass {word}.item()")
+
+
 def tensors(operator: str, floats: dict[str, Tensor | None], integers: dict[str, Tensor | None]) -> None:
     """All tensors on one device, of floating point or integer types as named."""
     given = {name: x for name, x in (floats | integers).items() if x is not None}

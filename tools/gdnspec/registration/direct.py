@@ -4,7 +4,7 @@ The dispatcher, and finding the kernel of a call in Python, take the host longer
 the same need: its code serves calls of one form only. The guards that tell it whether a call has that form serve here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._C._dynamo.guards import TensorGuards
 from torch.autograd import forward_ad
 
-from gdnspec.registration.checks import unlike
+from gdnspec.registration.checks import constants, unlike
 
 Function = Callable[..., Any]
 
@@ -44,11 +44,11 @@ class Form(NamedTuple):
         )
 
 
-def direct(operator: Function, served: Any, device: str = "CUDA") -> Function:
+def direct(operator: Any, served: Any, device: str = "CUDA", numbers: Sequence[int] = ()) -> Function:
     """The operator. From the third call of one form in a row, its kernel is called without the dispatcher.
 
     `served` is what the dispatcher would call on this device. It has the kernel of its last call as `latest`, and its
-    `find` returns the kernel of a call.
+    `find` returns the kernel of a call. `numbers`: the places of arguments that are no tensors.
     """
     before: Function | None = None
     form: Form | None = None
@@ -60,6 +60,7 @@ def direct(operator: Function, served: Any, device: str = "CUDA") -> Function:
         known = form  # other threads may call
         if known is not None and known.has(args):
             return known.kernel(*args)
+        constants(operator, numbers, args)
         served.latest = None  # and stays so where the call goes elsewhere
         try:
             outputs = operator(*args)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor, is_legacy_batchedtensor
 
 from gdnspec.registration.by_kernel import Asked, chosen
 
@@ -45,6 +46,9 @@ def with_gradients(name: str, forward: Any, backward: Any, defaults: list[Any]) 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor | None) -> Any:
             args = [x if saved is None else saved for x, saved in zip(ctx.rest, ctx.saved_tensors, strict=True)]
+            if any(_batched(x) for x in grads):
+                served = "one gradient of the outputs is served: leave is_grads_batched, vectorize or vmap out"
+                raise RuntimeError(f"{name}: a batch of gradients is given: {served}")
             found = backward(list(grads), list(ctx.needs_input_grad), *args)
             reached = [x for x in [*args, *grads] if isinstance(x, Tensor) and x.requires_grad]
             each = iter(OnlyOnce.apply(name, len(found), *found, *reached) if torch.is_grad_enabled() else found)
@@ -67,6 +71,11 @@ class OnlyOnce(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         said = "second derivatives are not served: leave create_graph out, or detach what depends on its gradients"
         raise RuntimeError(f"{ctx.name}: {said}")
+
+
+def _batched(x: Tensor | None) -> bool:
+    """Whether it stands for many: `torch.vmap` has one form of these, and `torch.autograd.grad` an older one."""
+    return x is not None and (is_batchedtensor(x) or is_legacy_batchedtensor(x))
 
 
 def forwards(plain: Function, kernel: Function, served: Backward | None) -> dict[str, Function]:

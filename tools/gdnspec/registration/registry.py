@@ -36,7 +36,7 @@ def register(
     kernel = by_kernel(arguments, fake, asked, axes=axes)
     wanted = _differentiable(name, arguments, returns, plain, fake, lambda *args: kernel.find(*args)(*args), backward)
     kernels: dict[str, Function] = {"CPU": _precise(plain), "CUDA": kernel}
-    return direct(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
+    return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
 
 
 def register_pool(
@@ -98,7 +98,12 @@ def register_pool(
         return outputs[0] if count == 1 else outputs[:count]
 
     kernels: dict[str, Function] = {"CPU": _precise(in_place), "CUDA": kernel}
-    return direct(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
+    return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
+
+
+def _function(defined: Any, kernel: Any) -> Function:
+    numbers = [i for i, x in enumerate(defined._schema.arguments) if "Tensor" not in str(x.type)]
+    return direct(defined, kernel, numbers=numbers)
 
 
 def _returned(name: str, arguments: str, returns: str) -> Any:
