@@ -1,10 +1,12 @@
 """Small models of transformers with random weights: on `gdnspec.ops` they choose the tokens of their own code."""
 
 import importlib
+import pickle
 import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -109,6 +111,25 @@ def test_one_model_of_two_is_replaced(calls: Counter[str]) -> None:
     with use(one):
         logits_of(other)
     assert not calls
+
+
+def test_a_deep_copy_keeps_the_operators_and_a_pickled_model_does_not(calls: Counter[str]) -> None:
+    """Python pickles a method as the name of the class's own one."""
+    model = made(MODEL)
+    use(model)
+    for copy, used in ((deepcopy(model), True), (pickle.loads(pickle.dumps(model)), False)):
+        with torch.no_grad():
+            for parameter in copy.parameters():
+                parameter.mul_(0.5)  # its own weights
+        calls.clear()
+        found = logits_of(copy)
+        assert bool(calls) == used
+        wanted = made(MODEL)
+        wanted.load_state_dict(copy.state_dict())
+        torch.testing.assert_close(found, logits_of(wanted), rtol=1e-3, atol=1e-3)
+    use(copy)
+    assert logits_of(copy).shape == found.shape
+    assert calls
 
 
 def test_use_called_twice_says_what_to_do() -> None:
