@@ -18,7 +18,7 @@ from gdnspec.cli.commands.validate import validate
 from gdnspec.cli.matching import matching
 from gdnspec.cli.selection import unserved
 from gdnspec.cli.targets import split
-from gdnspec.cli.verdicts import Summary, print_summary
+from gdnspec.cli.verdicts import Summary, closest, print_summary
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from watched_kernel import NAME, write_while_it_waits
@@ -209,6 +209,26 @@ def test_a_kernel_that_fails_everywhere_does_not_fill_the_terminal(capfd: pytest
     assert said.endswith("s on d: 4 failures named without details; gdnspec check -v shows them\n")
     failing(9, "off by {}", verbose=True)
     assert capfd.readouterr().err.count("off by") == 9
+
+
+@pytest.mark.parametrize(
+    ("errors", "says"),
+    [
+        ([0.2, 0.5], "50% (bias of o)"), ([0.5, 3.0], "300% (bias of o)"), ([0.5, 8523.4], "8,523 times (bias of o)"),
+        ([None, 0.5], "not finite (bias of o)"), ([], ""),
+    ],
+)  # fmt: skip
+def test_the_largest_error_is_of_what_failed_too(errors: list[float | None], says: str) -> None:
+    """A kernel far over one budget was said to be at a third of it, by the workloads that it passed."""
+    about = {"definition": "d", "solution": "s", "device": "a CPU", "suite": "smoke"}
+    results = [
+        CheckResult.model_validate({
+            **about, "workload": f"w{i}", "status": "PASSED" if x is not None and x < 1 else "INCORRECT_NUMERICAL",
+            "outputs": [{"output": "o", "errors": {"bias": x}, "budget": {"bias": 1.0}}],
+        })
+        for i, x in enumerate(errors)
+    ]  # fmt: skip
+    assert closest(results) == says
 
 
 def test_outputs_that_nobody_wrote_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:

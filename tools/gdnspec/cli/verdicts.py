@@ -1,5 +1,6 @@
 """Print verdicts: a table with one row per definition and solution, and each failure in full."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -9,10 +10,12 @@ from gdnspec.catalog.definitions import definitions
 from gdnspec.catalog.workloads import by_name
 from gdnspec.cli.console import add_row, complain, number_of, print_table, say, table
 from gdnspec.model.result import UNWRITTEN, CheckResult
+from gdnspec.report.rows import largest
 
 Row = tuple[str, str]  # definition and solution
 SAME = 3  # names of workloads that have the same error, at most
 WHOLE = 5  # failures of one solution on one definition that are shown whole, at most
+OFTEN = 10  # an error so many times its budget is shown as a count, and not in percent
 _ADDRESS = re.compile(r"0x[0-9a-f]+")  # differs from process to process, while the error is the same
 
 
@@ -88,18 +91,12 @@ def verdict(results: list[CheckResult]) -> str:
 
 
 def closest(results: list[CheckResult]) -> str:
-    """The largest error among passed workloads, as a share of its budget."""
-    shares = [
-        (value / output.budget[metric], f"{metric} of {output.output}")
-        for result in results
-        for output in result.outputs
-        for metric, value in output.errors.items()
-        if metric in output.budget and value is not None and result.status == "PASSED"
-    ]
-    if not shares:
+    """The largest error of all workloads that were compared, over its budget: a share, or how many times as large."""
+    worst, where = largest(output for result in results for output in result.outputs)
+    if worst is None:
         return ""
-    share, where = max(shares)
-    return f"{share:.0%} ({where})"
+    said = "not finite" if math.isinf(worst) else f"{worst:.0%}" if worst < OFTEN else f"{worst:,.0f} times"
+    return f"{said} ({where})"
 
 
 def print_summary(summary: Summary) -> None:
