@@ -35,7 +35,7 @@ REGIMES = ("long_memory", "slow_decay", "typical", "fast_decay", "hard_reset")
 
 
 def speed() -> Iterator[str]:
-    """Times of the peers over those of the kernel here that is furthest ahead. Each ratio comes from one run that
+    """Times of the peers over those of every kernel here that was timed beside one. Each ratio comes from one run that
     measured both in turns."""
     known, _ = solutions()
     own = {name for name, one in known.items() if one.folder.parent.name == "solutions"}
@@ -58,22 +58,15 @@ def speed() -> Iterator[str]:
     names = sorted({name for found in ratios.values() for name in found})
     yield f"| GPU | operator | kernel | {' | '.join(names)} |"
     yield "|---|---|---|" + "---|" * len(names)
-    ahead = {key: max(map(_mean, found.values())) for key, found in ratios.items()}
-    best = {key[:2]: key for key in sorted(ahead, key=ahead.__getitem__)}
-    for (device, definition), key in sorted(best.items()):
-        kernel, found = key[2], ratios[key]
+    for (device, definition, kernel), found in sorted(ratios.items()):
         cells = " | ".join(_range(found[name]) if name in found else "" for name in names)
         yield f"| {device} | `{definition}` | `{kernel}` | {cells} |"
 
 
-def _mean(values: list[float]) -> float:
-    """The geometric mean."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
 def _range(values: list[float]) -> str:
-    """Geometric mean, and the least and the largest."""
-    return f"{_mean(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
+    """Geometric mean, the least and the largest, and of how many workloads."""
+    mean = math.exp(sum(map(math.log, values)) / len(values))
+    return f"{mean:.2f}x ({min(values):.2f} to {max(values):.2f}) of {len(values)}"
 
 
 def catches() -> Iterator[str]:

@@ -16,18 +16,20 @@ from gdnspec.family import (
     Stream,
     Tensor,
     Workload,
+    blanked,
     encode,
     is_state,
     off_grid,
     on_fine_grid,
     on_grid,
+    tail,
     to_bfloat16,
 )  # fmt: skip
 from numpy.typing import NDArray
 
 from . import codes, regions, residuals, write_gate
 from .bounds import normalises
-from .regimes import GENERATORS, inverse_softplus, is_tail, mamba, mamba_parameters, sigmoid_of_normal
+from .regimes import GENERATORS, inverse_softplus, mamba, mamba_parameters, sigmoid_of_normal
 from .solved import CHUNK, wy
 
 BLOCK = 1 << 17  # elements drawn at a time: few enough for a core's cache
@@ -92,21 +94,10 @@ class Painter:
     def _drawn(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         """By the generator that the definition names; the stream is that of the tensor's name, or of the part's."""
         out = self._made(drawn, shape, dtype)
-        if self.regime.blank and drawn.draw in BLANK:
-            blanks = self._blanks(drawn.name, str(drawn.draw), shape[0])
-            rows = out.reshape(len(blanks), out.size // max(1, len(blanks)))  # a batch of draft tokens has two axes
-            rows[blanks] = 0
-            return rows.reshape(shape)
-        return out
-
-    def _blanks(self, name: str, draw: str, elements: int) -> NDArray[np.bool_]:
-        """Which tokens of one input are zeros: one in four, and the tail of each sequence, which is padding. A norm's
-        weight has one zero in four of its elements."""
-        stream = self.stream(f"{name}/blank")
-        if draw == "norm_weights":
-            return stream.uniform(elements) < 1 / 4
-        tail = is_tail(self.layout)[:, 0]
-        return (stream.uniform(len(tail)) < 1 / 4) | tail
+        if not self.regime.blank or drawn.draw not in BLANK:
+            return out
+        padding = None if drawn.draw == "norm_weights" else tail(self.layout)
+        return blanked(out, self.stream(f"{drawn.name}/blank"), padding)
 
     def _made(self, drawn: Tensor | Part, shape: tuple[int, ...], dtype: str) -> NDArray[np.generic]:
         match drawn.draw:

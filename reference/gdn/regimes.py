@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from gdnspec.family import Floats, Gate, Layout, Sizes, Stream
+from gdnspec.family import Floats, Gate, Layout, Sizes, Stream, tail
 
 from . import regions
 
@@ -125,18 +125,12 @@ def interleaved(stream: Stream, layout: Layout) -> Floats:
     return np.where(turn % 2 == 0, mild(stream, layout), 0.0)
 
 
-def is_tail(layout: Layout) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """The last third of every sequence, rounded down, and one token more of every second sequence; [T, 1]."""
-    tail = layout.lengths // 3 + np.arange(len(layout.lengths)) % 2
-    return np.asarray((layout.position >= (layout.lengths - tail)[layout.sequence])[:, None])
-
-
 def decays_before_tails(stream: Stream, layout: Layout) -> Floats:
-    return np.where(is_tail(layout), 0.0, mild(stream, layout))
+    return np.where(tail(layout)[:, None], 0.0, mild(stream, layout))
 
 
 def writes_before_tails(stream: Stream, layout: Layout) -> Floats:
-    return np.where(is_tail(layout), 0.0, sigmoid_of_normal(stream, layout))
+    return np.where(tail(layout)[:, None], 0.0, sigmoid_of_normal(stream, layout))
 
 
 def decays_in_turn(stream: Stream, layout: Layout) -> Floats:

@@ -128,12 +128,6 @@ def of_deep_steps(layout: Layout) -> Floats:
     return np.exp(np.array([12.0, 26.0, 45.0])[np.arange(len(layout.lengths)) % 3])
 
 
-def is_tail(layout: Layout) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """The last third of every sequence, rounded down, and one token more of every second sequence; [T]."""
-    tail = layout.lengths // 3 + np.arange(len(layout.lengths)) % 2
-    return np.asarray(layout.position >= (layout.lengths - tail)[layout.sequence])
-
-
 def write(low: float, high: float) -> Gate:
     return lambda stream, layout: stream.between(low, high, *layout.gate_shape)
 

@@ -18,7 +18,7 @@ from gdnspec.cli.commands.validate import validate
 from gdnspec.cli.matching import matching
 from gdnspec.cli.selection import unserved
 from gdnspec.cli.targets import split
-from gdnspec.cli.verdicts import Summary, closest, print_summary
+from gdnspec.cli.verdicts import Summary, largest_error, print_summary
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from watched_kernel import NAME, write_while_it_waits
@@ -228,7 +228,7 @@ def test_the_largest_error_is_of_what_failed_too(errors: list[float | None], say
         })
         for i, x in enumerate(errors)
     ]  # fmt: skip
-    assert closest(results) == says
+    assert largest_error(results) == says
 
 
 def test_outputs_that_nobody_wrote_are_one_error(capfd: pytest.CaptureFixture[str]) -> None:

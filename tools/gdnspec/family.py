@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from gdnspec.inputs.array import CARRIER, Array, encode, to_bfloat16
+from gdnspec.inputs.blanks import blanked, tail
 from gdnspec.inputs.contract import (
     CallReader,
     Calls,
@@ -49,9 +50,9 @@ __all__ = [
     "DevicePainter", "Emulated", "Family", "Floats", "Foreign", "FreshLines", "Gate", "Grads", "Layout", "Meaning",
     "Memory", "NotExpressed", "NotRecorded", "Onnx", "OnnxNode", "OnnxWords", "Painter", "Part", "Published",
     "RegimeError", "Regrouped", "Scope", "SessionWords", "Sizes", "Source", "Stream", "SuiteError", "Suites", "Tensor",
-    "Text", "Workload", "bfloat16_sum", "checks", "encode", "in_blocks", "is_state", "kernel",
+    "Text", "Workload", "bfloat16_sum", "blanked", "checks", "encode", "in_blocks", "is_state", "kernel",
     "off_grid", "on_fine_grid", "on_grid", "register", "register_pool", "rounded_products", "sizes", "slots",
-    "to_bfloat16", "to_torch",
+    "tail", "to_bfloat16", "to_torch",
 ]  # fmt: skip
 
 

@@ -94,13 +94,13 @@ def _faults(definition: str) -> list[Bad]:
         if isinstance(known, Fault) and known.kind == "wrong" and definition in known.definitions
     ]
     try:
-        return [bad for bad in known_bad(names) if _alone(bad)] if names else []
+        return [bad for bad in known_bad(names) if _in_pytorch(bad)] if names else []
     except SpecError:
         return []  # a table that cannot be read: selftest and validate say so
 
 
-def _alone(bad: Bad) -> bool:
-    """Whether it is in PyTorch, in however many files."""
+def _in_pytorch(bad: Bad) -> bool:
+    """Whether this process can run it."""
     return bad.solution.manifest.language == "python"
 
 

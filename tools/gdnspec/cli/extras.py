@@ -8,6 +8,7 @@ from gdnspec.cli.console import add_row, print_table, say, table
 from gdnspec.cli.selection import Selected
 from gdnspec.cli.verdicts import Summary
 from gdnspec.model.result import CheckResult
+from gdnspec.report.rows import largest
 
 
 def print_symmetries(summary: Summary) -> None:
@@ -46,10 +47,11 @@ def print_errors(summary: Summary, selected: Selected) -> None:
         columns = [_range(first, following) for first, following in zip(edges, [*edges[1:], None], strict=True)]
         title = f"{solution} on {definition}: largest error of a vector, by regime and position in the sequence"
         many = len({output.output for result in results for output in result.outputs}) > 2  # as of gradients
-        rows = table("", "regime", *columns, "state", "relative L2", "of state", "error / budget", *["of"] * many)
+        rows = table("", "regime", *columns, "state", "relative L2", "of state", "error / budget", *["where"] * many)
         for regime, mine in sorted(by_regime.items()):
-            share, of = _largest_share(mine)
-            add_row(rows, regime, *_positions(mine, edges), *_totals(mine), share, *[of] * many)
+            over, where = largest(output for result in mine for output in result.outputs)
+            share = "" if over is None else "not finite" if math.isinf(over) else f"{over:.2g}"
+            add_row(rows, regime, *_positions(mine, edges), *_totals(mine), share, *[where] * many)
         say()
         say(title)
         print_table(rows)
@@ -78,18 +80,6 @@ def _totals(results: list[CheckResult]) -> list[str]:
         _worst(output.errors.get("relative_l2") for output in tokens),
         _worst(output.errors.get("relative_l2") for output in states),
     ]
-
-
-def _largest_share(results: list[CheckResult]) -> tuple[str, str]:
-    """The largest error over its budget, and which output has it."""
-    shares = [
-        (math.inf if (error := output.errors[metric]) is None else error / limit, output.output)
-        for result in results
-        for output in result.outputs
-        for metric, limit in output.budget.items()
-    ]
-    largest, of = max(shares, default=(None, ""))
-    return "" if largest is None else f"{largest:.2g}" if math.isfinite(largest) else "not finite", of
 
 
 def _worst(values: Iterable[float | None]) -> str:

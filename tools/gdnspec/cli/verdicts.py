@@ -90,7 +90,7 @@ def verdict(results: list[CheckResult]) -> str:
     return "PASSED" if any(result.status == "PASSED" for result in results) else "UNSUPPORTED"
 
 
-def closest(results: list[CheckResult]) -> str:
+def largest_error(results: list[CheckResult]) -> str:
     """The largest error of all workloads that were compared, over its budget: a share, or how many times as large."""
     worst, where = largest(output for result in results for output in result.outputs)
     if worst is None:
@@ -120,7 +120,7 @@ def print_summary(summary: Summary) -> None:
             f"{counts['PASSED']} of {total}",
             str(counts["failed"] or ""),
             str(counts["UNSUPPORTED"] or ""),
-            closest(results) if said != "UNSUPPORTED" else "",
+            largest_error(results) if said != "UNSUPPORTED" else "",
             styles={2: colours.get(said, "red")},
         )
     print_table(rows)

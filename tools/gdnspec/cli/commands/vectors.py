@@ -16,7 +16,7 @@ from gdnspec.cli.needs import needs
 from gdnspec.cli.options import DefinitionsDir, Suites, Workloads, WorkloadsFile
 from gdnspec.cli.progress import progress, writer
 from gdnspec.cli.selection import select
-from gdnspec.cli.verdicts import Summary, closest, verdict
+from gdnspec.cli.verdicts import Summary, largest_error, verdict
 from gdnspec.model.errors import SpecError, nearest
 from gdnspec.model.result import CheckResult
 from gdnspec.model.workload import SUITES
@@ -141,7 +141,7 @@ def _print(summary: Summary, folder: "Folder") -> None:
             said,
             passed,
             str(failed or ""),
-            closest(results),
+            largest_error(results),
             styles={2: "green" if said == "PASSED" else "red"},
         )
     print_table(rows)
