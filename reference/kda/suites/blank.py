@@ -1,15 +1,17 @@
-"""Rows with tokens of zeros, as padding leaves them: one of every definition that normalises or convolves.
+"""Rows with tokens of zeros, as padding leaves them: one of every definition.
 
-A norm that divides by anything but the root of a sum with its epsilon is NaN there and right everywhere else. Prefill
-stands for the definitions whose queries and keys are given as they are.
+A norm that divides by anything but the root of a sum with its epsilon is NaN there and right everywhere else. Where
+queries and keys are given as they are, a token without a key decays a state and writes nothing.
 """
 
 from collections.abc import Iterator
 
 from .layer import layer, layer_rows
-from .rows import SMALL_128, Line, Rows, decode, in_place, packed, pool, prefill, verify
+from .rows import SMALL_128, Line, Rows, decode, in_place, kept, packed, pool, prefill, verify
+from .stages import stage
 
 NAME, REGIME = "regime_blank_tokens", "blank_tokens"
+OF_KEYS = "keys of zeros: a token that decays and writes nothing"
 OF_NORM = "queries and keys of zeros, which a norm divides"
 OF_LAYER = "tokens of zeros, and heads that read zeros"
 BATCH = 12  # rows: every second is padding
@@ -17,8 +19,15 @@ SEED: Line = {"seed": 4}  # of such a batch: some rows have a query and no key, 
 
 
 def blank_prefill() -> Iterator[Line]:
-    covers = "keys of zeros: a token that decays and writes nothing"
-    yield prefill(NAME, SMALL_128, REGIME, (65, 1, 33), covers=covers)
+    yield prefill(NAME, SMALL_128, REGIME, (65, 1, 33), covers=OF_KEYS)
+
+
+def blank_checkpoints() -> Iterator[Line]:
+    yield kept(NAME, SMALL_128, REGIME, 64, (65, 1, 130), covers=OF_KEYS)
+
+
+def blank_stage(counted: bool, covers: str) -> Rows:
+    return lambda: iter((stage(NAME, SMALL_128, REGIME, (65, 1, 33), counted, covers=covers),))
 
 
 def blank_raw() -> Iterator[Line]:
@@ -47,6 +56,9 @@ def blank_layer_decode() -> Iterator[Line]:
 
 BLANK: dict[str, Rows] = {
     "kda_prefill_k_last": blank_prefill, "kda_prefill_k_first": blank_prefill, "kda_prefill_raw_gates": blank_raw,
+    "kda_prefill_checkpoints": blank_checkpoints, "kda_prefill_backward_k_last": blank_prefill,
+    "kda_chunk_wy": blank_stage(False, "keys of zeros: rows of the identity in the system"),
+    "kda_chunk_state": blank_stage(True, OF_KEYS), "kda_chunk_output": blank_stage(True, "outputs of zeros"),
     "kda_decode_k_last": blank_decode, "kda_decode_k_last_bf16_state": blank_decode,
     "kda_decode_packed_k_last": packed(blank_decode), "kda_decode_packed_k_last_bf16_state": packed(blank_decode),
     "kda_decode_pool_k_last": blank_pool, "kda_decode_pool_k_last_bf16_state": blank_pool,
