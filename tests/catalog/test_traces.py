@@ -220,6 +220,20 @@ def test_of_a_workload_that_stands_twice_one_line_is_left(folder: Path, solution
     assert [trace.workload for trace in reading(file)[0]] == [ONE, FOUR]
 
 
+def test_a_time_that_cannot_be_believed_replaces_only_one_of_other_sources(folder: Path, solution: Solution) -> None:
+    good = trace_of(folder, workload=ONE)
+    suspect = trace_of(folder, workload=ONE, status="SUSPECT_TIMING", message="two clocks", median=1e-9)
+    file = save(solution, suspect)
+    assert reading(file)[0] == [suspect], "of none there it tells more than nothing"
+    save(solution, good)
+    save(solution, suspect)
+    assert reading(file)[0] == [good]
+    of_before = good.model_copy(update={"source_hash": "0" * 64})
+    write_traces(folder, [of_before])
+    save(solution, suspect)
+    assert reading(file)[0] == [suspect]
+
+
 def test_each_device_has_a_file_and_each_definition_a_line(folder: Path, solution: Solution) -> None:
     for change in ({"workload": ONE}, {"definition": "gdn_decode_k_first", "workload": ONE}, {"device": "nvidia-b200"}):
         save(solution, trace_of(folder, **change))

@@ -168,7 +168,8 @@ def stale_question(trace: Trace, found: Found) -> str | None:
 
 def save(solution: Solution, trace: Trace) -> Path:
     """Writes the trace to the file of its device, and replaces an earlier trace of the same workload. Returns the file.
-    What the earlier one says of the same sources and the new one does not, of times or of batch invariance, is kept.
+    What the earlier one says of the same sources and the new one does not, of times or of batch invariance, is kept. So
+    is a time that could be believed, where the new one cannot.
 
     All other lines stay as they are, byte for byte, even those that this gdnspec cannot read. The file is replaced as a
     whole, so that a reader never sees half of it. Raises `SpecError` if it cannot be written.
@@ -222,9 +223,13 @@ def _joined(new: Trace, old: Trace) -> Trace:
     answers = {key: getattr(old, key) for key in ("batch_invariant", "pieces")}
     if any(getattr(new, key) is not None for key in answers):
         answers = {key: getattr(new, key) for key in answers}
-        if new.timing is None and old.timing is not None:
-            return old.model_copy(update=answers)
-    return new.model_copy(update=answers)
+    kept = old if _worth(old) > _worth(new) else new
+    return kept.model_copy(update=answers)
+
+
+def _worth(trace: Trace) -> int:
+    """2: it has a time that can be believed. 1: one that cannot. 0: none."""
+    return 0 if trace.timing is None else 2 if trace.status == "PASSED" else 1
 
 
 def _read_trace(line: bytes, file: Path) -> Trace | None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 EXECUTORS = ("local", "ray")
+SAVE = "Write each trace into traces/ of its solution. One that cannot be believed replaces none of the same sources."
 Against = Annotated[
     str | None,
     typer.Option(
@@ -66,7 +67,7 @@ def bench(
     workloads_file: WorkloadsFile = None,
     device: Annotated[str, typer.Option(help="cuda, or cpu, whose times are shown but never ranked.")] = "cuda",
     solutions_dir: SolutionsDir = None,
-    save: Annotated[bool, typer.Option("--save", help="Write each trace into traces/ of its solution.")] = False,
+    save: Annotated[bool, typer.Option("--save", help=SAVE)] = False,
     save_baselines: Annotated[
         bool, typer.Option("--save-baselines", help="Also write the traces of baselines into theirs.")
     ] = False,
