@@ -1,0 +1,108 @@
+"""What a training loop does with the operators of all families, on a CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import helpers_kda_operators
+import helpers_operators
+import pytest
+import torch
+from gdnspec import ops
+from helpers_operators import Call
+from torch import Tensor
+
+ROWS = ("q", "k", "v", "x", "qkv", "z", "a", "b", "g", "beta")
+SLOTS = ("read_slots", "initial_slots", "slots", "conv_slots")
+
+
+def every(dtype: torch.dtype) -> dict[str, Call]:
+    """With heads of 16, gradients of bfloat16 come from solutions where a definition has them."""
+    gates = torch.promote_types(dtype, torch.float32) if dtype != torch.bfloat16 else torch.float32
+    gdn = helpers_operators.calls(dtype, gates, None if dtype == torch.bfloat16 else gates, K=16, V=16)
+    kda = helpers_kda_operators.calls(dtype, gates, 16)
+    return {**{f"gdn, {name}": call for name, call in gdn.items()}, **{f"kda, {name}": x for name, x in kda.items()}}
+
+
+CALLS, TOKENS = every(torch.float32), every(torch.bfloat16)
+POOLS = [name for name, call in CALLS.items() if call.pools]
+BY_PYTORCH, BY_SOLUTION = CALLS["kda, raw gates"], TOKENS["gdn, ragged"]
+
+
+def words(call: Call) -> list[str]:
+    return [x.name for x in call.operator._schema.arguments]
+
+
+def floats(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
+
+
+def gradients(call: Call, args: Any, change: Callable[[Tensor], Any] = lambda x: x) -> dict[str, Tensor]:
+    """Those of all inputs, where all outputs have gradients."""
+    given = [x.requires_grad_() if floats(x) else x for x in args]
+    random = torch.Generator().manual_seed(2)
+    outputs = call.outputs(*given)
+    grads = [torch.randn(x.shape, generator=random, dtype=torch.float64).to(x.dtype) for x in outputs]
+    torch.autograd.backward([change(x) for x in outputs], grads)
+    return {name: x.grad for name, x in zip(words(call), given, strict=False) if floats(x)}
+
+
+# --- values that are no numbers, or too large ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("large", [100.0, torch.inf])
+@pytest.mark.parametrize("name", [name for name, call in CALLS.items() if "A_log" in words(call)])
+def test_a_forget_gate_whose_exponent_overflows_has_a_gradient_of_zero(name: str, large: float) -> None:
+    """exp(100) is infinite in float32 and a number in float64. The gate is 0 in both."""
+    call = CALLS[name]
+    rates, found = words(call).index("A_log"), []
+    for dtype, value in ((torch.float32, large), (torch.float64, 100.0)):
+        args = [x.to(dtype) if floats(x) else x for x in call.copy()]
+        args[rates][0] = value
+        found.append(gradients(call, args))
+    for word, gradient in found[0].items():
+        assert (gradient - found[1][word]).norm() <= 1e-4 * found[1][word].norm(), word
+
+
+def blank(call: Call, value: float) -> list[Any]:
+    """The call with a skipped row and rows behind the last sequence, all of this value."""
+    args = list(call.copy())
+    given = dict(zip(words(call), args, strict=False))
+    slots = next((given[name] for name in SLOTS if name in given), None)
+    starts = given.get("cu_seqlens")
+    gone = []
+    if slots is not None and starts is not None:
+        slots[-1] = -1
+        starts[-1] -= 1
+        gone += [slice(int(starts[-2]), None)]
+    elif slots is not None:
+        gone += [i for i, slot in enumerate(slots.tolist()) if slot == -1]
+    elif starts is not None and "checkpoint_cu_starts" not in given:
+        starts[-1] -= 1
+        gone += [slice(int(starts[-1]), None)]
+    for rows in gone:
+        for name in ROWS:
+            if given.get(name) is not None:
+                given[name][rows] = value
+    return args
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", CALLS)
+def test_rows_that_no_sequence_has_change_no_gradient_whatever_they_hold(name: str, dtype: torch.dtype) -> None:
+    call = (CALLS if dtype == torch.float32 else TOKENS)[name]
+    found, wanted = gradients(call, blank(call, torch.nan)), gradients(call, blank(call, 0.0))
+    for word, gradient in found.items():
+        assert torch.equal(gradient, wanted[word]), word
+
+
+@pytest.mark.parametrize("layout", ["k_first", "k_last"])
+def test_gates_behind_the_last_sequence_have_a_gradient_of_zero_whatever_they_hold(layout: str) -> None:
+    """In bfloat16 too, where the gradient of a log gate is that of the gate times the gate."""
+    q, k, v, g, beta, _, starts = TOKENS["gdn, ragged"].copy()
+    starts[-1] -= 1
+    g[-1] = torch.nan
+    output, _ = ops.gated_delta_rule(q, k, v, g.requires_grad_(), beta, None, starts, state_layout=layout)
+    output.float().sum().backward()
+    assert g.grad is not None
+    assert g.grad.isfinite().all()
+    assert not g.grad[-1].any()
