@@ -1,6 +1,6 @@
 """What a training loop does with the operators of all families, on a CPU."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import helpers_kda_operators
@@ -8,6 +8,7 @@ import helpers_operators
 import pytest
 import torch
 from gdnspec import ops
+from gdnspec.registration.precise import Precise
 from helpers_operators import Call
 from torch import Tensor
 
@@ -106,3 +107,50 @@ def test_gates_behind_the_last_sequence_have_a_gradient_of_zero_whatever_they_ho
     assert g.grad is not None
     assert g.grad.isfinite().all()
     assert not g.grad[-1].any()
+
+
+# --- what a process has set ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def matmul() -> Iterator[Any]:
+    """PyTorch's newer settings of products, which are put back."""
+    backends: Any = torch.backends
+    kinds = (backends.cuda.matmul, backends.mkldnn.matmul)
+    before, legacy = [x.fp32_precision for x in kinds], torch.get_float32_matmul_precision()
+    yield backends
+    for kind in kinds:
+        kind.fp32_precision = "ieee"
+    torch.set_float32_matmul_precision(legacy)
+    for kind, found in zip(kinds, before, strict=True):
+        kind.fp32_precision = found
+
+
+@pytest.mark.parametrize(("backend", "short"), [("cuda", "tf32"), ("mkldnn", "bf16")])
+@pytest.mark.parametrize("call", [BY_PYTORCH, BY_SOLUTION], ids=["by PyTorch", "by a solution"])
+def test_short_products_may_be_allowed_by_the_newer_setting(matmul: Any, call: Call, backend: str, short: str) -> None:
+    """After which PyTorch refuses to say what the older one is."""
+    wanted = gradients(call, call.copy())
+    getattr(matmul, backend).matmul.fp32_precision = short
+    found = gradients(call, call.copy())
+    assert all(torch.equal(found[word], wanted[word]) for word in wanted)
+    assert getattr(matmul, backend).matmul.fp32_precision == short
+
+
+def test_what_is_not_shortened_is_not_set(matmul: Any) -> None:
+    """Or a later setting of all of PyTorch would not reach products."""
+    for kind in (matmul.cuda, matmul.mkldnn):
+        kind.matmul.fp32_precision = "none"
+    gradients(BY_PYTORCH, BY_PYTORCH.copy())
+    assert matmul.cuda.matmul.fp32_precision == matmul.mkldnn.matmul.fp32_precision == "none"
+
+
+def test_threads_that_overlap_put_the_setting_back(matmul: Any) -> None:
+    torch.set_float32_matmul_precision("medium")
+    shared = Precise()
+    shared.__enter__()
+    shared.__enter__()  # by a second thread
+    shared.__exit__()
+    assert torch.get_float32_matmul_precision() == "highest"  # the second one computes still
+    shared.__exit__()
+    assert torch.get_float32_matmul_precision() == "medium"

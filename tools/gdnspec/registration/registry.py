@@ -16,6 +16,7 @@ from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
 from gdnspec.registration.direct import direct
 from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
+from gdnspec.registration.precise import precise
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -35,7 +36,7 @@ def register(
     definition has its gradients. `axes`: sizes of outputs that an argument says, and no shape."""
     kernel = by_kernel(arguments, fake, asked, axes=axes)
     wanted = _differentiable(name, arguments, returns, plain, fake, lambda *args: kernel.find(*args)(*args), backward)
-    kernels: dict[str, Function] = {"CPU": _precise(plain), "CUDA": kernel}
+    kernels: dict[str, Function] = {"CPU": precise(plain), "CUDA": kernel}
     return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
 
 
@@ -97,7 +98,7 @@ def register_pool(
             args[i].copy_(after)
         return outputs[0] if count == 1 else outputs[:count]
 
-    kernels: dict[str, Function] = {"CPU": _precise(in_place), "CUDA": kernel}
+    kernels: dict[str, Function] = {"CPU": precise(in_place), "CUDA": kernel}
     return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
 
 
@@ -157,7 +158,7 @@ def _differentiable(
 
 def _passed_over(schema: str, kernels: dict[str, Function], fake: Function) -> Any:
     """An operator that autograd passes over, instead of being off inside it."""
-    defined = _define(schema, {device: _precise(kernel) for device, kernel in kernels.items()}, fake)
+    defined = _define(schema, {device: precise(kernel) for device, kernel in kernels.items()}, fake)
     LIBRARY.impl(_name(schema), torch.library.fallthrough_kernel, "Autograd")
     return defined
 
@@ -188,21 +189,6 @@ def _define(schema: str, kernels: dict[str, Function], fake: Function) -> Any:
 
 def _name(schema: str) -> str:
     return schema.partition("(")[0]
-
-
-def _precise(plain: Function) -> Function:
-    """The function with matrix products of float32 in float32: a process may have allowed shorter ones, or autocast."""
-
-    def precise(*args: Any) -> Any:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            with torch._C._DisableAutocast():
-                return plain(*args)
-        finally:
-            torch.set_float32_matmul_precision(before)
-
-    return precise
 
 
 COPY = _passed_over("kept(Tensor x) -> Tensor", dict.fromkeys(("CPU", "CUDA"), torch.clone), torch.clone)
