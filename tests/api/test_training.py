@@ -109,6 +109,35 @@ def test_gates_behind_the_last_sequence_have_a_gradient_of_zero_whatever_they_ho
     assert not g.grad[-1].any()
 
 
+# --- outputs are a caller's own -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", CALLS)
+def test_outputs_may_be_changed_in_place(name: str, dtype: torch.dtype) -> None:
+    call = (CALLS if dtype == torch.float32 else TOKENS)[name]
+    found = gradients(call, call.copy(), lambda x: x.mul_(2.0))
+    wanted = gradients(call, call.copy(), lambda x: x * 2.0)
+    assert all(torch.equal(found[word], wanted[word]) for word in wanted)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_outputs_of_frozen_layers_may_be_changed_in_place(name: str) -> None:
+    """A view that was made under no_grad could not."""
+    call, weight = CALLS[name], torch.ones((), requires_grad=True)
+    with torch.no_grad():
+        outputs = call.function(*call.copy(), **call.words)
+    for output in outputs if isinstance(outputs, tuple) else (outputs,):
+        output.mul_(weight).sum().backward()
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in POOLS])
+def test_the_graph_names_the_operator(name: str) -> None:
+    call = CALLS[name]
+    args = [x.requires_grad_() if floats(x) else x for x in call.copy()]
+    assert {x.grad_fn.name() for x in call.outputs(*args) if x.grad_fn} == {f"{call.name}Backward"}
+
+
 # --- what a process has set ---------------------------------------------------------------------------------------
 
 

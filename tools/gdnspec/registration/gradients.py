@@ -55,6 +55,7 @@ def with_gradients(name: str, forward: Any, backward: Any, defaults: list[Any]) 
             return tuple(next(each) if need else None for need in ctx.needs_input_grad)
 
     Gradients.__name__ = name
+    Gradients._backward_cls.__name__ = f"{name}Backward"  # what errors and profiles say
     return lambda *args: Gradients.apply(*args, *defaults[len(args) :])
 
 

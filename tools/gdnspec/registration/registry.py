@@ -16,7 +16,7 @@ from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
 from gdnspec.registration.direct import direct
 from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
-from gdnspec.registration.precise import precise
+from gdnspec.registration.precise import precise, whole
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -36,7 +36,7 @@ def register(
     definition has its gradients. `axes`: sizes of outputs that an argument says, and no shape."""
     kernel = by_kernel(arguments, fake, asked, axes=axes)
     wanted = _differentiable(name, arguments, returns, plain, fake, lambda *args: kernel.find(*args)(*args), backward)
-    kernels: dict[str, Function] = {"CPU": precise(plain), "CUDA": kernel}
+    kernels: dict[str, Function] = {"CPU": precise(whole(plain)), "CUDA": kernel}
     return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
 
 
@@ -51,7 +51,7 @@ def register_pool(
     """
     pools = [i for i, text in enumerate(arguments.split(", ")) if MUTATED.match(text)]
     words = [text.partition("=")[0].split()[-1] for text in arguments.split(", ")]
-    count = len(_returned(name, arguments, returns))
+    count, apart = len(_returned(name, arguments, returns)), whole(moved)
     kernel = by_kernel(arguments, fake, asked, pools)
 
     def writable(args: tuple[Any, ...], grad: bool = False) -> None:
@@ -60,7 +60,7 @@ def register_pool(
 
     def in_place(*args: Any) -> Any:
         writable(args)
-        found = moved(*args)
+        found = apart(*args)
         for i, slots, states in zip(pools, found[count::2], found[count + 1 :: 2], strict=True):
             args[i].index_put_((slots,), states)
         return found[0] if count == 1 else found[:count]
@@ -150,7 +150,8 @@ def _differentiable(
     """The plain function as a function with gradients; `kernel` computes the same on a GPU."""
     required = ", ".join(text.partition("=")[0] for text in arguments.split(", "))
     defaults = [x.default_value for x in torch._C.parse_schema(f"{name}({arguments}) -> {returns}").arguments]
-    forward = _passed_over(f"{name}_forward({required}) -> {returns}", forwards(plain, kernel, served), fake)
+    runs = {device: whole(run) for device, run in forwards(plain, kernel, served).items()}
+    forward = _passed_over(f"{name}_forward({required}) -> {returns}", runs, fake)
     schema = f"{name}_backward(Tensor?[] grads, bool[] needs, {required}) -> Tensor[]"
     backward = _passed_over(schema, dict.fromkeys(("CPU", "CUDA"), backward_of(plain, served)), backward_fake)
     return with_gradients(name, forward, backward, defaults)
