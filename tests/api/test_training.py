@@ -183,3 +183,32 @@ def test_threads_that_overlap_put_the_setting_back(matmul: Any) -> None:
     assert torch.get_float32_matmul_precision() == "highest"  # the second one computes still
     shared.__exit__()
     assert torch.get_float32_matmul_precision() == "medium"
+
+
+# --- transforms ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", [BY_PYTORCH, BY_SOLUTION], ids=["by PyTorch", "by a solution"])
+def test_compiled_autograd_has_the_same_gradients(call: Call) -> None:
+    """It traces the backward pass of the graph, and runs it with autograd left out."""
+    torch._dynamo.reset()
+    wanted = gradients(call, call.copy())
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(compiler):  # type: ignore[attr-defined]
+        found = gradients(call, call.copy())
+    assert all(torch.equal(found[word], wanted[word]) for word in wanted)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_vmap_is_one_call_after_the_other_or_refused(name: str) -> None:
+    call = CALLS[name]
+    many = torch.stack([call.args[0], -call.args[0]])
+    if call.pools:
+        with pytest.raises(RuntimeError, match=f"^{call.name}: vmap is not served, because pools change in place"):
+            torch.vmap(lambda x: call.function(x, *call.copy()[1:], **call.words))(many)
+        return
+    found = torch.vmap(lambda x: call.outputs(x, *call.args[1:]))(many)
+    for i, x in enumerate(many):
+        for outputs, wanted in zip(found, call.outputs(x, *call.args[1:]), strict=True):
+            torch.testing.assert_close(outputs[i], wanted)

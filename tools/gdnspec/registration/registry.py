@@ -98,8 +98,13 @@ def register_pool(
             args[i].copy_(after)
         return outputs[0] if count == 1 else outputs[:count]
 
+    def batched(*args: Any) -> Any:
+        raise RuntimeError(f"{name}: vmap is not served, because pools change in place: pass all rows in one call")
+
     kernels: dict[str, Function] = {"CPU": precise(in_place), "CUDA": kernel}
-    return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
+    defined = operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted)
+    LIBRARY.impl(name, batched, "FuncTorchBatched")
+    return _function(defined, kernel)
 
 
 def _function(defined: Any, kernel: Any) -> Function:
