@@ -6,10 +6,11 @@ import torch
 from gdnspec.family import checks, register_pool
 from torch import Tensor
 
-from ..gated_delta_net import arithmetic_type, forget_gate_raw, l2_normalise, split_channels
+from ..gated_delta_net import arithmetic_type, l2_normalise, split_channels
 from ..kv_dims import update_gate_raw
 from . import sizes
 from .convolution import convolved
+from .decode import forget_gate
 
 NAME = "causal_conv1d_gates"
 
@@ -41,7 +42,8 @@ def moved(
     )  # fmt: skip
     q, k, v = split_channels(mixed, a.shape[1], head_dim, head_dim)
     live = (slots >= 0).repeat_interleave(cu_seqlens.diff())[:, None]
-    alpha = forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
+    a, b = (torch.where(live, x, 0.0) for x in (a, b))  # a gradient of zero times NaN would be NaN
+    alpha = forget_gate(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
     g = torch.where(live, alpha, 1.0)
     beta = torch.where(live, update_gate_raw(b.to(dtype), False), 0.0)
     heads = (checks.padded(y.to(x.dtype).contiguous(), rows) for y in (l2_normalise(q), l2_normalise(k), v))

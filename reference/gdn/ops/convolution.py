@@ -45,8 +45,13 @@ def convolved(
     the start of its sequence, a row of the state."""
     dtype, kept = arithmetic_type(x, weight, bias, conv_states), weight.shape[1] - 1
     starts, lengths = cu_seqlens[:-1], cu_seqlens.diff()
+    live = slots >= 0
     state = conv_states[slots.clamp(min=0)].mT  # [N, W - 1, C]
-    state = torch.where(has_initial_state[:, None, None], state, 0.0)
+    state = torch.where((live & has_initial_state)[:, None, None], state, 0.0)
+    each = torch.arange(len(slots), device=x.device)
+    sequence = each.repeat_interleave(lengths)
+    owned = live[sequence, None]
+    x = torch.where(owned, x, 0.0)  # what a skipped row holds: a gradient of zero times NaN would be NaN
     rows = torch.cat([state.flatten(0, 1).to(dtype), x.to(dtype)])
 
     def row(sequence: Tensor, place: Tensor) -> Tensor:
@@ -54,14 +59,12 @@ def convolved(
         before = sequence * kept + kept + place
         return rows[torch.where(place >= 0, len(slots) * kept + starts[sequence] + place, before)]
 
-    each = torch.arange(len(slots), device=x.device)
-    sequence = each.repeat_interleave(lengths)
     place = torch.arange(x.shape[0], device=x.device) - starts[sequence]
     y = torch.zeros_like(rows[len(slots) * kept :]) if bias is None else bias.to(dtype).expand(x.shape)
     for j in range(kept + 1):
         y = y + weight[:, j].to(dtype) * row(sequence, place - (kept - j))
-    output = torch.where((slots[sequence] >= 0)[:, None], silu(y), 0.0).to(x.dtype)
-    written = ((slots >= 0) & (lengths > 0)).nonzero()[:, 0]
+    output = torch.where(owned, silu(y), 0.0).to(x.dtype)
+    written = (live & (lengths > 0)).nonzero()[:, 0]
     last = lengths[written, None] - kept + torch.arange(kept, device=x.device)  # [n, W - 1]
     after = row(written[:, None].expand_as(last), last).mT
     return output, slots[written], after.to(conv_states.dtype)
@@ -149,6 +152,7 @@ def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
     owner = torch.searchsorted(cu_seqlens[1:], torch.arange(x.shape[0], device=x.device), right=True)
     owned = torch.nn.functional.pad(live, (0, 1))[owner, None]
     do = None if do is None else torch.where(owned, do, 0.0)
+    x = torch.where(owned, x, 0.0)  # whatever the other rows hold
     dht = None if dpool is None else of_each(dpool, written).float()
 
     def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:

@@ -7,11 +7,28 @@ import torch
 from gdnspec.family import checks, register
 from torch import Tensor
 
-from ..gated_delta_net import arithmetic_type, default_scale, expand_heads, forget_gate_raw, l2_normalise, step
+from ..gated_delta_net import (
+    arithmetic_type,
+    default_scale,
+    expand_heads,
+    forget_gate_raw,
+    l2_normalise,
+    softplus,
+    step,
+)
 from ..kv_dims import update_gate_raw
 from . import sizes
 
 NAME = "gated_delta_rule_step"
+
+
+def forget_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor) -> Tensor:
+    """`forget_gate_raw`, whose gradient is zero where the exponent overflows: PyTorch would multiply the gate, 0, by
+    infinity."""
+    with torch.no_grad():
+        over = torch.exp(A_log) * softplus(a + dt_bias) == torch.inf
+    near = (torch.where(over, 0.0, x) for x in (A_log, a, dt_bias))
+    return torch.where(over, 0.0, forget_gate_raw(*near))
 
 
 def one_token(
@@ -34,7 +51,7 @@ def one_token(
     if use_qk_l2norm is None or use_qk_l2norm:
         Q, K = l2_normalise(Q), l2_normalise(K)
     Q, K, V = (expand_heads(x, H) for x in (Q, K, V))
-    alpha = forget_gate_raw(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
+    alpha = forget_gate(A_log.to(dtype), a.to(dtype), dt_bias.to(dtype))
     beta = update_gate_raw(b.to(dtype), bool(allow_neg_eigval))
     return step(S.to(dtype), Q, K, V, alpha, beta, default_scale(q.shape[-1], scale))
 

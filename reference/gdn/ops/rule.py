@@ -169,7 +169,9 @@ def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
 
     def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         dq, dk, dv, dg, dbeta, dh0 = outputs
-        return dq, dk, dv, dg if alpha is None else alpha * dg, dbeta, dh0.mT if turned else dh0
+        if alpha is not None:  # which may be anything behind the last sequence, where dg is zero
+            dg = torch.where(dg == 0, dg, alpha * dg)
+        return dq, dk, dv, dg, dbeta, dh0.mT if turned else dh0
 
     return f"gdn_prefill_backward_{like}", (*inputs, do, dht), finish
 

@@ -4,10 +4,22 @@ import torch
 from gdnspec.family import Asked, checks, register
 from torch import Tensor
 
-from ..kimi_delta_attention import arithmetic_type, default_scale, expand_heads, l2_normalise, log_gate, step
+from .. import kimi_delta_attention as spec
+from ..kimi_delta_attention import arithmetic_type, default_scale, expand_heads, l2_normalise, softplus, step
 from . import sizes
 
 NAME = "kimi_delta_attention_step"
+
+
+def log_gate(A_log: Tensor, a: Tensor, dt_bias: Tensor, lower_bound: float | None) -> Tensor:
+    """The specification's, whose gradient is zero where a product overflows: PyTorch would multiply 0 by infinity."""
+    x, logs = a + dt_bias, A_log[:, None].expand_as(a)
+    with torch.no_grad():
+        g = spec.log_gate(A_log, a, dt_bias, lower_bound)
+        over = (torch.exp(logs) * (x if lower_bound else softplus(x))).isinf()
+    logs, x = (torch.where(over, 0.0, y).flatten() for y in (logs, x))
+    near = spec.log_gate(logs, x[:, None], torch.zeros_like(x[:1]), lower_bound)
+    return torch.where(over, g, near.view_as(g))
 
 
 def one_token(

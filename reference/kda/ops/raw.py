@@ -6,8 +6,9 @@ import torch
 from gdnspec.family import Asked, checks, register
 from torch import Tensor
 
-from ..kimi_delta_attention import arithmetic_type, l2_normalise, log_gate
+from ..kimi_delta_attention import arithmetic_type, l2_normalise
 from . import sizes
+from .decode import log_gate
 from .rule import computed, flat
 
 NAME = "kimi_delta_attention_raw_gates"

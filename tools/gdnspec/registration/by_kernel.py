@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gdnspec.api.kernel import kernel
+from gdnspec.registration.precise import whole
 
 MOST = 4096  # lengths differ from call to call: so many forms of calls are known
 
@@ -93,7 +94,7 @@ def _planned(
     def converted(*args: Any) -> Any:
         _, inputs, finish = asked(*args)
         outputs = call(*inputs)
-        return outputs if finish is None else finish(outputs)
+        return outputs if finish is None else whole(finish)(outputs)
 
     # Arguments that go to the kernel as they are need no conversion, only their order. Views tell apart what is one
     # tensor twice. Whatever is no tensor is the same in each call of this form.

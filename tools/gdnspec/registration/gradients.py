@@ -18,6 +18,10 @@ from gdnspec.registration.by_kernel import Asked, chosen
 Function = Callable[..., Any]
 Grads = list[Tensor | None]
 
+# Who runs a compiled backward pass has excluded autograd, without which every gradient would be zero.
+AUTOGRAD, VIEWS = torch._C.DispatchKey.AutogradFunctionality, torch._C.DispatchKey.ADInplaceOrView
+_recorded = torch._C._SetExcludeDispatchKeyGuard
+
 
 class Backward(NamedTuple):
     """Which definition says what the gradients of an operator are.
@@ -46,7 +50,7 @@ def with_gradients(name: str, forward: Any, backward: Any, defaults: list[Any]) 
         @staticmethod
         def backward(ctx: Any, *grads: Tensor | None) -> Any:
             args = [x if saved is None else saved for x, saved in zip(ctx.rest, ctx.saved_tensors, strict=True)]
-            if any(_batched(x) for x in grads):
+            if not torch.compiler.is_compiling() and any(_batched(x) for x in grads):
                 served = "one gradient of the outputs is served: leave is_grads_batched, vectorize or vmap out"
                 raise RuntimeError(f"{name}: a batch of gradients is given: {served}")
             found = backward(list(grads), list(ctx.needs_input_grad), *args)
@@ -55,6 +59,7 @@ def with_gradients(name: str, forward: Any, backward: Any, defaults: list[Any]) 
             return tuple(next(each) if need else None for need in ctx.needs_input_grad)
 
     Gradients.__name__ = name
+    Gradients._backward_cls.__name__ = f"{name}Backward"  # what errors and profiles say
     return lambda *args: Gradients.apply(*args, *defaults[len(args) :])
 
 
@@ -120,7 +125,7 @@ def _dense(values: list[Any]) -> list[Any]:
 def _by_autograd(plain: Function, grads: Grads, needs: list[bool], args: tuple[Any, ...]) -> list[Tensor]:
     leaves = [x.detach() if isinstance(x, Tensor) else x for x in args]
     inputs = [x.requires_grad_() for x, need in zip(leaves, needs, strict=True) if need]
-    with torch.enable_grad():
+    with torch.enable_grad(), _recorded(AUTOGRAD, False), _recorded(VIEWS, False):
         outputs = plain(*leaves)
     outputs = outputs if isinstance(outputs, tuple) else (outputs,)
     pairs = [(x, g) for x, g in zip(outputs, grads, strict=True) if g is not None and x.requires_grad]

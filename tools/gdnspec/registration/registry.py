@@ -16,6 +16,7 @@ from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
 from gdnspec.registration.direct import direct
 from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
+from gdnspec.registration.precise import precise, whole
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -35,7 +36,7 @@ def register(
     definition has its gradients. `axes`: sizes of outputs that an argument says, and no shape."""
     kernel = by_kernel(arguments, fake, asked, axes=axes)
     wanted = _differentiable(name, arguments, returns, plain, fake, lambda *args: kernel.find(*args)(*args), backward)
-    kernels: dict[str, Function] = {"CPU": _precise(plain), "CUDA": kernel}
+    kernels: dict[str, Function] = {"CPU": precise(whole(plain)), "CUDA": kernel}
     return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
 
 
@@ -50,7 +51,7 @@ def register_pool(
     """
     pools = [i for i, text in enumerate(arguments.split(", ")) if MUTATED.match(text)]
     words = [text.partition("=")[0].split()[-1] for text in arguments.split(", ")]
-    count = len(_returned(name, arguments, returns))
+    count, apart = len(_returned(name, arguments, returns)), whole(moved)
     kernel = by_kernel(arguments, fake, asked, pools)
 
     def writable(args: tuple[Any, ...], grad: bool = False) -> None:
@@ -59,7 +60,7 @@ def register_pool(
 
     def in_place(*args: Any) -> Any:
         writable(args)
-        found = moved(*args)
+        found = apart(*args)
         for i, slots, states in zip(pools, found[count::2], found[count + 1 :: 2], strict=True):
             args[i].index_put_((slots,), states)
         return found[0] if count == 1 else found[:count]
@@ -97,8 +98,13 @@ def register_pool(
             args[i].copy_(after)
         return outputs[0] if count == 1 else outputs[:count]
 
-    kernels: dict[str, Function] = {"CPU": _precise(in_place), "CUDA": kernel}
-    return _function(operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted), kernel)
+    def batched(*args: Any) -> Any:
+        raise RuntimeError(f"{name}: vmap is not served, because pools change in place: pass all rows in one call")
+
+    kernels: dict[str, Function] = {"CPU": precise(in_place), "CUDA": kernel}
+    defined = operator(f"{name}({arguments}) -> {returns}", fake, kernels, wanted)
+    LIBRARY.impl(name, batched, "FuncTorchBatched")
+    return _function(defined, kernel)
 
 
 def _function(defined: Any, kernel: Any) -> Function:
@@ -149,7 +155,8 @@ def _differentiable(
     """The plain function as a function with gradients; `kernel` computes the same on a GPU."""
     required = ", ".join(text.partition("=")[0] for text in arguments.split(", "))
     defaults = [x.default_value for x in torch._C.parse_schema(f"{name}({arguments}) -> {returns}").arguments]
-    forward = _passed_over(f"{name}_forward({required}) -> {returns}", forwards(plain, kernel, served), fake)
+    runs = {device: whole(run) for device, run in forwards(plain, kernel, served).items()}
+    forward = _passed_over(f"{name}_forward({required}) -> {returns}", runs, fake)
     schema = f"{name}_backward(Tensor?[] grads, bool[] needs, {required}) -> Tensor[]"
     backward = _passed_over(schema, dict.fromkeys(("CPU", "CUDA"), backward_of(plain, served)), backward_fake)
     return with_gradients(name, forward, backward, defaults)
@@ -157,7 +164,7 @@ def _differentiable(
 
 def _passed_over(schema: str, kernels: dict[str, Function], fake: Function) -> Any:
     """An operator that autograd passes over, instead of being off inside it."""
-    defined = _define(schema, {device: _precise(kernel) for device, kernel in kernels.items()}, fake)
+    defined = _define(schema, {device: precise(kernel) for device, kernel in kernels.items()}, fake)
     LIBRARY.impl(_name(schema), torch.library.fallthrough_kernel, "Autograd")
     return defined
 
@@ -188,21 +195,6 @@ def _define(schema: str, kernels: dict[str, Function], fake: Function) -> Any:
 
 def _name(schema: str) -> str:
     return schema.partition("(")[0]
-
-
-def _precise(plain: Function) -> Function:
-    """The function with matrix products of float32 in float32: a process may have allowed shorter ones, or autocast."""
-
-    def precise(*args: Any) -> Any:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        try:
-            with torch._C._DisableAutocast():
-                return plain(*args)
-        finally:
-            torch.set_float32_matmul_precision(before)
-
-    return precise
 
 
 COPY = _passed_over("kept(Tensor x) -> Tensor", dict.fromkeys(("CPU", "CUDA"), torch.clone), torch.clone)
