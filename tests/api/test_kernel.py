@@ -52,6 +52,23 @@ def test_outputs_are_those_of_the_reference(name: str) -> None:
         assert torch.allclose(one.double(), other.double(), rtol=2e-2, atol=2e-2)
 
 
+@pytest.mark.parametrize("name", [PREFILL, "gdn_prefill_backward_k_last", "kda_prefill_k_last"])
+def test_solutions_in_pytorch_take_no_shorter_products_than_the_specification(name: str) -> None:
+    """What a process allows its own products, by autocast or by PyTorch's newer setting, is not for a kernel."""
+    inputs = first(name)
+    kernel = gdnspec.kernel(name, like=inputs)
+    wanted = kernel(*inputs.values())
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    try:
+        matmul.fp32_precision = "tf32"
+        with torch.autocast("cpu", torch.bfloat16):
+            found = kernel(*inputs.values())
+    finally:
+        matmul.fp32_precision = before
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
 def test_a_kernel_passes_the_judge() -> None:
     kernel = gdnspec.kernel(DECODE)
 

@@ -8,7 +8,7 @@ import helpers_operators
 import pytest
 import torch
 from gdnspec import ops
-from gdnspec.registration.precise import Precise
+from gdnspec.api.precise import Precise
 from helpers_operators import Call
 from torch import Tensor
 

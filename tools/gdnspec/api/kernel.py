@@ -12,6 +12,7 @@ from torch import Tensor
 from gdnspec import paths
 from gdnspec.api.allocate import output_axes, outputs_of, with_axes
 from gdnspec.api.call_form import Form, bound, defaults, form
+from gdnspec.api.precise import precise
 from gdnspec.api.spec import Spec
 from gdnspec.api.spec import definition as spec
 from gdnspec.api.words import name_of
@@ -219,7 +220,10 @@ class Kernel:
             return _together(outputs)
 
         output_names = [tensor.name for tensor in self._found.definition.outputs]
-        return _on(looks.device, _filled(positional if by_position else named, left_out))
+        call = positional if by_position else named
+        if self._choice.solution.manifest.language == "python":  # whose products PyTorch might shorten
+            call = precise(call)
+        return _on(looks.device, _filled(call, left_out))
 
     def __repr__(self) -> str:
         return f"<gdnspec.Kernel {self.definition}: {self.solution} on {self.device}, {self.reason}>"

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from gdnspec.api.precise import precise
 from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
 from gdnspec.registration.direct import direct
 from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
-from gdnspec.registration.precise import precise, whole
+from gdnspec.registration.outputs import whole
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
