@@ -172,5 +172,6 @@ GENERATORS: dict[str, Regime] = {
     "tiny_keys": Regime(log_alpha=mild, keys="tiny"),
     "blank_tokens": Regime(log_alpha=mild, blank=True),
     "single_cotangent": Regime(log_alpha=mild, one_cotangent=True),
-    "huge_cotangents": Regime(log_alpha=mild, cotangent=1e4),
+    "tiny_cotangents": Regime(log_alpha=mild, cotangent=1e-4 * 2.0**-17),
+    "huge_cotangents": Regime(log_alpha=mild, cotangent=1e4 * 2.0**10),
 }

@@ -3,7 +3,19 @@
 from collections.abc import Iterator
 
 from .far import LONG_ROWS, far
-from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B, QWEN_397B_TP4, SMALL, SMALL_128
+from .heads import (
+    D120,
+    GQA,
+    GROUPS,
+    GROUPS_128,
+    GROUPS_OF_3,
+    GROUPS_OF_7,
+    QWEN3_NEXT,
+    QWEN_397B,
+    QWEN_397B_TP4,
+    SMALL,
+    SMALL_128,
+)
 from .line import RAGGED_16, Line
 from .prefill import prefill
 
@@ -20,11 +32,12 @@ OF_128 = (
 )  # fmt: skip
 REGIONS = (*(8,) * 6, 0, *(8,) * 10, 66)
 FROM_OUTPUT, FROM_STATE, NO_COTANGENTS = {"omit": ["dht"]}, {"omit": ["do"]}, {"omit": ["do", "dht"]}
-STATE_FROM_ZEROS = {"omit": ["initial_state", "do"]}
+STATE_FROM_ZEROS, NO_STATES = {"omit": ["initial_state", "do"]}, {"omit": ["initial_state", "dht"]}
 # Of hundreds of sums that may cancel, one nearly does with most seeds. Here honest arithmetic keeps within a budget.
 SEEDS = {
     "one_cotangent": 2, "regime_typical": 8, "regime_one_large_state": 8, "regime_single_cotangent": 1,
-    "qwen3_next_heads": 3, "regime_single_cotangent_128": 2, "regime_tiny_cotangents_128": 1, "strict_gates_forget": 7,
+    "qwen3_next_heads": 3, "groups_of_seven": 1,
+    "regime_single_cotangent_128": 2, "regime_tiny_cotangents_128": 1, "strict_gates_forget": 7,
 }  # fmt: skip
 
 
@@ -67,6 +80,9 @@ def backward_conformance() -> Iterator[Line]:
         covers="no initial state: dg of the first token is 0, and dh0 is not",
     )  # fmt: skip
     yield prefill("scale_zero", SMALL, "slow_decay", (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one")
+    line = prefill("groups_of_seven", GROUPS_OF_7, "slow_decay", (33, 9), covers="35 heads, sums over seven of them")
+    yield seeded(line)
+    yield prefill("states_absent", SMALL, "slow_decay", (70, 0, 5), **NO_STATES, covers="as in training: no states")
 
 
 def far_backward() -> Iterator[Line]:

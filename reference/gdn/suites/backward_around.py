@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from .backward import FROM_OUTPUT, FROM_STATE, NO_COTANGENTS, REGIONS, STATE_FROM_ZEROS
+from .backward import FROM_OUTPUT, FROM_STATE, NO_COTANGENTS, NO_STATES, REGIONS, STATE_FROM_ZEROS
 from .decode import decode
 from .heads import (
     D120,
@@ -87,6 +87,17 @@ def raw_conformance() -> Iterator[Line]:
         "scale_negative", GROUPS, "slow_decay", (70,), scalars={"scale": -1.5, "use_qk_l2norm": False},
         covers="a negative scale, q and k as they are given",
     )  # fmt: skip
+    yield prefill(
+        "scale_large", SMALL, "slow_decay", (70,), scalars={"scale": 1e6}, covers="a scale that nobody cuts off"
+    )
+    yield prefill(
+        "scale_below_zero", SMALL, "slow_decay", (70,), scalars={"scale": -1.5}, covers="a negative scale with the norm"
+    )
+    yield prefill(
+        "scale_zero_without_norm", SMALL, "slow_decay", (70,), scalars={"scale": 0.0, "use_qk_l2norm": False},
+        covers="scale 0.0, q and k as they are given",
+    )  # fmt: skip
+    yield prefill("sequences_300", "heads-1x1x1-d16", "slow_decay", (4, 0, 5) * 100, covers="sums over 300 sequences")
 
 
 def raw_strict() -> Iterator[Line]:
@@ -151,6 +162,10 @@ def conv_backward_conformance() -> Iterator[Line]:
     for name, other in (("from_zeros", "initial_state"), ("from_state", "do")):
         covers = f"neither bias nor {other}"
         yield prefill(f"{name}_no_bias", SMALL, "typical", (9, 1, 0), omit=["bias", other], covers=covers)
+    yield prefill("padded_batch", SMALL, "typical", (33, 33), covers="sequences equally long")
+    omitted = ["bias", "dht"]
+    yield prefill("from_output_no_bias", SMALL, "typical", (9, 1, 0), omit=omitted, covers="a state, no bias, no dht")
+    yield prefill("states_absent", SMALL, "typical", (9, 1, 0), **NO_STATES, covers="a bias, and no states")
     yield prefill("tokens_1900", ONE_NARROW, "typical", (1900,), covers="sums over 1,900 tokens")
     yield prefill("tokens_65600", ONE_NARROW, "typical", (65_600,), covers="sums over more than 65,535 tokens")
     yield prefill("sequences_1800", ONE_NARROW, "typical", (1, 0, 2) * 600, covers="1,800 sequences")

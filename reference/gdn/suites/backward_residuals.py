@@ -2,10 +2,22 @@
 
 from collections.abc import Iterator
 
-from .backward import NO_COTANGENTS, SAMPLED
+from .backward import NO_COTANGENTS, NO_STATES, SAMPLED
 from .checkpoints import kept
 from .far import far
-from .heads import D120, GQA, GROUPS, GROUPS_128, GROUPS_OF_3, QWEN3_NEXT, QWEN_397B, QWEN_397B_TP4, SMALL, SMALL_128
+from .heads import (
+    D120,
+    GQA,
+    GROUPS,
+    GROUPS_128,
+    GROUPS_OF_3,
+    GROUPS_OF_7,
+    QWEN3_NEXT,
+    QWEN_397B,
+    QWEN_397B_TP4,
+    SMALL,
+    SMALL_128,
+)
 from .line import RAGGED_16, Line
 
 
@@ -56,6 +68,23 @@ def residuals_conformance() -> Iterator[Line]:
     yield kept("scale_negative", SMALL, "slow_decay", 64, (70,), scalars={"scale": -1.5}, covers="a negative scale")
     yield kept(
         "scale_zero", SMALL, "slow_decay", 64, (70,), scalars={"scale": 0.0}, covers="scale 0.0 is no absent one"
+    )
+    yield kept(
+        "scale_large", SMALL, "slow_decay", 64, (70,), scalars={"scale": 1e6}, covers="a scale that nobody cuts off"
+    )
+    for regime in ("beta_zero", "tiny_cotangents", "huge_cotangents"):
+        yield kept(f"regime_{regime}", SMALL, regime, 64, (65, 9, 64), covers=f"the regime {regime}")
+    yield kept("interval_320", SMALL, "slow_decay", 320, (700, 65), covers="a long interval, whose checkpoints count")
+    yield kept("padded_batch", SMALL, "slow_decay", 64, (70, 70), covers="sequences equally long")
+    yield kept("groups_of_seven", GROUPS_OF_7, "slow_decay", 64, (70, 9), covers="35 heads, sums over seven of them")
+    yield kept(
+        "sequences_78", "heads-1x1x1-d16", "slow_decay", 64, (66, 4, 0) * 26,
+        covers="more sequences than a block of them, each with its rows of checkpoints",
+    )  # fmt: skip
+    yield kept("checkpoints_34", "heads-1x1x1-d16", "slow_decay", 64, (2181,), covers="34 checkpoints of one sequence")
+    yield kept("states_absent", SMALL, "slow_decay", 64, (66, 0, 9), **NO_STATES, covers="as in training: no states")
+    yield kept(
+        "gates_absent", SMALL, "slow_decay", 64, (66, 0, 9), omit=["g", "beta"], covers="the delta rule, from a state"
     )
 
 

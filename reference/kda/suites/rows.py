@@ -10,6 +10,7 @@ Rows = Callable[[], Iterator[Line]]  # of one suite
 
 SMALL, SMALL_128, GROUPS = "synthetic-gva-1x2-d64", "synthetic-gva-1x2-d128", "synthetic-gva-2x4-d64"
 D120 = "synthetic-mha-2x2-d120"
+GROUPS_OF_3, MANY_HEADS = "synthetic-gva-2x6-d128", "synthetic-gva-16x64-d128"
 BOUND = {"lower_bound": -5.0}
 PREFILL_SLICES, DECODE_SLICES = ("q", "k", "v", "g", "beta"), ("q", "k", "v", "a", "b")
 SLOT_SLICES = (*DECODE_SLICES, "read_slots", "write_slots")
@@ -296,7 +297,7 @@ def backward_conformance() -> Iterator[Line]:
         seed = {"seed": 2} if regime == "deep_sums" else {}  # of others honest arithmetic takes more than a budget
         yield prefill(f"regime_{regime}", SMALL_128, regime, (65, 9, 33), **seed, covers=OF_GATES[regime])
     yield prefill("one_cotangent", SMALL, "single_cotangent", (70, 9), covers="zeros behind the only cotangent")
-    yield prefill("huge_cotangents", SMALL, "huge_cotangents", (65,), covers="gradients of magnitude 1e4")
+    yield prefill("huge_cotangents", SMALL, "huge_cotangents", (65,), covers="gradients of magnitude 1e7")
     yield prefill("reflected", SMALL, "beta_two", (40,), covers="beta = 2: a write reflects")
     yield prefill("nothing_written", SMALL, "beta_zero", (65,), covers="beta = 0: dbeta alone knows of the error")
     yield prefill("one_large", GROUPS, "one_large_state", (33, 64, 9), covers="one large state among small ones")
@@ -317,6 +318,18 @@ def backward_conformance() -> Iterator[Line]:
     yield prefill("several_chunks", SMALL, "typical", (150, 129), covers="several chunks, and their edges")
     gaps = sliced(5, *PREFILL_SLICES, "do")
     yield prefill("strided_inputs_odd", SMALL_128, "typical", (65, 5, 30), gaps=gaps, covers=ODD_SLICES)
+    yield prefill("tiny_cotangents", SMALL, "tiny_cotangents", (65,), covers="gradients of magnitude 8e-10")
+    yield prefill("replaced", SMALL, "replaced_large_state", (65,), covers="beta = 1: a write replaces")
+    yield prefill("all_empty", SMALL, "mild_decay", (0, 0, 0), covers="empty sequences alone")
+    yield prefill("padded_batch", SMALL, "mild_decay", (33, 33), covers="sequences equally long")
+    yield prefill("groups_of_three", GROUPS_OF_3, "mild_decay", (20, 13), covers="sums over three value heads")
+    yield prefill("many_heads", MANY_HEADS, "mild_decay", (20,), covers="64 heads, sums over four of them")
+    yield prefill("many", SMALL, "mild_decay", (4, 5, 0) * 44, covers="more sequences than a block of them")
+    yield prefill("long", SMALL, "mild_decay", (1040,), covers="more than 1,024 tokens")
+    omitted = ["initial_state", "dht"]
+    yield prefill("states_absent", SMALL, "mild_decay", (33, 0, 9), omit=omitted, covers="as in training: no states")
+    omitted = ["g", "beta"]
+    yield prefill("gates_absent", SMALL, "mild_decay", (33, 0, 9), omit=omitted, covers="the delta rule, from a state")
 
 
 PREFILL = {"smoke": prefill_smoke, "conformance": prefill_conformance}

@@ -61,6 +61,7 @@ def of_checkpoints() -> Iterator[Line]:
 def of_backward() -> Iterator[Line]:
     # Of other seeds honest arithmetic takes more than a budget.
     yield prefill("every_depth", GROUPS, "every_depth", EVEN, seed=1, covers=OF_DEPTHS)
+    yield prefill("scale_large", SMALL, "mild_decay", (40,), scalars=LARGE, covers=OF_LARGE)
 
 
 def of_layer() -> Iterator[Line]:
