@@ -35,10 +35,11 @@ def forget_gate_backward(A_log: Tensor, a: Tensor, dt_bias: Tensor, dg: Tensor) 
     """g = -exp(A_log) softplus(a + dt_bias), the logarithm of alpha; dg is its gradient, alpha times that of alpha.
 
     da = dg (-exp(A_log)) sigmoid(a + dt_bias),   dA_log = sum of dg g,   ddt_bias = sum of da, over the tokens.
+    Where alpha is 0, dg is 0 and so is what it is multiplied by: exp(A_log) may be infinite.
     """
     rate = -torch.exp(A_log)
-    da = dg * rate * torch.sigmoid(a + dt_bias)
-    return da, (dg * rate * softplus(a + dt_bias)).sum(0), da.sum(0)
+    da, dA_log = (torch.where(dg == 0, dg, dg * rate * f(a + dt_bias)) for f in (torch.sigmoid, softplus))
+    return da, dA_log.sum(0), da.sum(0)
 
 
 def update_gate_backward(b: Tensor, dbeta: Tensor) -> Tensor:

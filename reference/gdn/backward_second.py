@@ -49,9 +49,9 @@ def prefill_backward_raw_gates(
     )  # fmt: skip
     if use_qk_l2norm:
         dQ, dK = through_l2_norm(Q, dQ), through_l2_norm(K, dK)
-    slope = -alpha * A
-    da = dalpha * slope * -torch.expm1(-s)
-    dA_log = torch.einsum("th,th->h", dalpha, slope * s)
+    slope, of_rate = (torch.where(alpha > 0, -alpha * A * x, 0.0) for x in (-torch.expm1(-s), s))  # A may be infinite
+    da = dalpha * slope
+    dA_log = torch.einsum("th,th->h", dalpha, of_rate)
     ddt_bias = torch.einsum("th->h", da)
     db = dbeta * beta / (1.0 + torch.exp(logits))
     of_tokens = (dx.to(x.dtype) for dx, x in ((dQ, q), (dK, k), (dv, v), (da, a), (db, b)))

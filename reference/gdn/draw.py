@@ -373,7 +373,8 @@ class Painter:
         A, dt_bias = mamba_parameters(self.stream("mamba"), self.layout.heads)
         if self.regime.regions == "forget":
             return regions.raw_rates(self.layout.heads), dt_bias
-        return self.regime.rate * A, dt_bias
+        every_second = np.arange(self.layout.heads) % 2 == 0
+        return self.regime.rate * A * np.exp(self.regime.overflow * every_second), dt_bias
 
     def _raw_forget(self) -> Floats:
         """a, such that exp(-A softplus(a + dt_bias)) is the regime's alpha up to a's rounding."""

@@ -34,6 +34,7 @@ class Regime:
     values: Values = "independent"
     state: Sizes = lambda layout: np.ones(len(layout.lengths))
     rate: float = 1.0  # raw gates: A is this times uniform in (0, 16]
+    overflow: float = 0.0  # what is added to log A of every second head
     regions: Literal["forget", "write"] | None = None
     cotangents: Literal["all", "one"] = "all"  # at which tokens of a sequence the output has a gradient
     cotangent: float = 1.0  # magnitude of gradients that are given
@@ -206,6 +207,7 @@ GENERATORS: dict[str, Regime] = {
     "large_steps": Regime(log_alpha=between(-3.0, -0.1), state=magnitude(100.0), rate=1 / 160),
     "tiny_keys": Regime(keys="tiny"),
     "large_activations": Regime(activation=1e5),
+    "overflowing_rates": Regime(overflow=100.0),
     "blank_tokens": Regime(log_alpha=mild, blank=True),
     "one_large_state": Regime(log_alpha=between(np.log(0.99), 0.0), state=one_large),
     "sparse_gates": Regime(log_alpha=sparse, rate=1 / 160, steep=60.0),

@@ -54,6 +54,7 @@ def raw_gates(q, k, v, a, b, A_log, dt_bias, cu_seqlens, initial_state, scale, u
         dq = through_l2_norm(queries, rstd_q, dq)
         dk = through_l2_norm(keys, rstd_k, dk)
     dg = alpha * dalpha
+    rate, log_alpha = (torch.where(alpha > 0, x, 0.0) for x in (rate, log_alpha))  # may be infinite where dg is 0
     da = dg * rate * torch.sigmoid(step)
     db = dbeta * beta * torch.sigmoid(-b.float())
     dA_log = (dg * log_alpha).sum(0)

@@ -28,9 +28,10 @@ def gates_of(a, b, A_log, dt_bias):
 
 def through_gates(rows, dg, dbeta, log_alpha, to_a, to_b, da, db, dA_log, ddt_bias):
     """From gradients of log alpha and beta to those of the raw gates and their parameters. Only `rows` [T, 1] belong to
-    a sequence; what is behind them may be anything."""
-    of_a = torch.where(rows, dg * to_a, 0.0)
+    a sequence; what is behind them may be anything. Where log alpha is -inf, its slope may be, too, and dg is 0."""
+    counted = rows & (log_alpha > -torch.inf)
+    of_a = torch.where(counted, dg * to_a, 0.0)
     da.copy_(of_a)
     db.copy_(torch.where(rows, dbeta * to_b, 0.0))
-    torch.sum(torch.where(rows, dg * log_alpha, 0.0), 0, out=dA_log)
+    torch.sum(torch.where(counted, dg * log_alpha, 0.0), 0, out=dA_log)
     torch.sum(of_a, 0, out=ddt_bias)

@@ -20,7 +20,7 @@ OF_CODES = {"zero_states", "vanishing_states", "codes_at_ends", "rounding_ties"}
 # Regimes of cotangents, which only the definitions of gradients have.
 OF_GRADIENTS = {name for name in family("gdn").about.regimes if name.endswith(("cotangent", "cotangents"))}
 # Of rows by hand: gradients, and operators that normalise.
-OF_ROWS_BY_HAND = {"large_activations", "steep_at_first"}
+OF_ROWS_BY_HAND = {"large_activations", "overflowing_rates", "steep_at_first"}
 # Of prefill from a state alone: one token does not replace it.
 OF_SEQUENCES = {"replaced_large_state"}
 

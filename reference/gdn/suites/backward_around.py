@@ -32,7 +32,7 @@ RAW_REGIMES = (
     "long_memory", "slow_decay", "fast_decay", "hard_reset", "beta_zero", "beta_one", "large_steps",
     "large_initial_state", "one_large_state", "sparse_gates", "interleaved_gates", "padded_tails", "in_turn",
     "single_cotangent", "tiny_cotangents", "huge_cotangents", "tiny_keys",
-    "large_activations", "steep_at_first", "blank_tokens",
+    "large_activations", "steep_at_first", "overflowing_rates", "blank_tokens",
 )  # fmt: skip
 FEW_SEQUENCES = ("fast_decay", "single_cotangent", "steep_at_first")  # where little is left of a gate's gradient
 # Where honest arithmetic keeps within a budget: sums of products may cancel.
