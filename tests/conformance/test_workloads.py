@@ -96,6 +96,34 @@ def test_conformance_covers_every_regime(name: str) -> None:
     assert {w.regime for w in suite(name, "conformance")} - {None} == wanted
 
 
+def on_a_cpu(name: str) -> list[Workload]:
+    return [w for w in suite(name, "smoke", "conformance") if w.drawn is None]
+
+
+@pytest.mark.parametrize("name", [name for name in definitions() if any(w.sequence_lengths for w in on_a_cpu(name))])
+def test_some_sequences_are_all_equally_long(name: str) -> None:
+    """A check calls again with the bounds moved, and of unequal lengths it keeps the longest: a kernel that keeps that
+    from an earlier call shows on equal ones alone."""
+    lengths = [w.sequence_lengths or [] for w in on_a_cpu(name)]
+    assert any(len(row) > 1 and row[0] > 1 and len(set(row)) == 1 for row in lengths)
+
+
+# A layer's weights grow with the square of its heads, and gradients of many short sequences are little beside rounding.
+HEADS = {name: 6 if "layer" in name else 32 for name in definitions()}
+SEQUENCES = {name: 34 if name == "gdn_layer_backward" else 65 for name in definitions()}
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_sizes_go_past_those_that_a_kernel_is_tried_on(name: str) -> None:
+    rows = on_a_cpu(name)
+    scopes = [w.scope(definition(name).definition, preset_of(definition(name), w)) for w in rows]
+    assert max(w.axes.get("batch_size", len(w.sequence_lengths or [])) for w in rows) >= SEQUENCES[name]
+    values = [scope["num_v_heads"] for scope in scopes if "num_v_heads" in scope]
+    assert not values or max(values) >= HEADS[name]
+    groups = {scope["num_v_heads"] // scope["num_k_heads"] for scope in scopes if "num_k_heads" in scope}
+    assert not groups or max(groups) > 2
+
+
 def test_every_definition_but_a_commit_of_states_has_tokens_of_zeros() -> None:
     asked = {name for name, found in definitions().items() if "blank_tokens" in {w.regime for w in workloads(found)}}
     assert {name for name in definitions() if name not in asked} == {

@@ -90,6 +90,7 @@ def raw_conformance() -> Iterator[Line]:
     yield prefill(
         "scale_large", SMALL, "slow_decay", (70,), scalars={"scale": 1e6}, covers="a scale that nobody cuts off"
     )
+    yield prefill("scale_small", SMALL, "slow_decay", (70,), scalars={"scale": 1e-6}, covers="a scale that is no 0")
     yield prefill(
         "scale_below_zero", SMALL, "slow_decay", (70,), scalars={"scale": -1.5}, covers="a negative scale with the norm"
     )
@@ -169,6 +170,7 @@ def conv_backward_conformance() -> Iterator[Line]:
     yield prefill("tokens_1900", ONE_NARROW, "typical", (1900,), covers="sums over 1,900 tokens")
     yield prefill("tokens_65600", ONE_NARROW, "typical", (65_600,), covers="sums over more than 65,535 tokens")
     yield prefill("sequences_1800", ONE_NARROW, "typical", (1, 0, 2) * 600, covers="1,800 sequences")
+    yield prefill("sequences_2200", ONE_NARROW, "typical", (1, 2) * 1100, covers="more than 2,048 sequences")
     yield prefill(
         "regime_blank_tokens", GROUPS, "blank_tokens", (65, 9, 2), omit=["bias"], covers="silu and its slope at 0"
     )

@@ -72,6 +72,7 @@ def residuals_conformance() -> Iterator[Line]:
     yield kept(
         "scale_large", SMALL, "slow_decay", 64, (70,), scalars={"scale": 1e6}, covers="a scale that nobody cuts off"
     )
+    yield kept("scale_small", SMALL, "slow_decay", 64, (70,), scalars={"scale": 1e-6}, covers="a scale that is no 0")
     for regime in ("beta_zero", "tiny_cotangents", "huge_cotangents"):
         yield kept(f"regime_{regime}", SMALL, regime, 64, (65, 9, 64), covers=f"the regime {regime}")
     yield kept("interval_320", SMALL, "slow_decay", 320, (700, 65), covers="a long interval, whose checkpoints count")

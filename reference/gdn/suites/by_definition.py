@@ -19,6 +19,7 @@ from .core_decode import CORE_DECODE
 from .decode import DECODE, VARIANT
 from .drafts import DRAFTS
 from .edges import EDGES, WINDOWS
+from .equal import EQUAL
 from .far import (
     far_checkpoints,
     far_commit,
@@ -169,5 +170,5 @@ def suites(name: str) -> Suites:
     """All rows of a definition that are written by hand, but for those of strides."""
     if name not in KINDS:
         raise SuiteError("no rows: name it in KINDS of suites/by_definition.py")
-    kind, more = KINDS[name], (*BESIDE.get(name, ()), *([BLANK[name]] if name in BLANK else ()))
+    kind, more = KINDS[name], (*BESIDE.get(name, ()), *(rows[name] for rows in (BLANK, EQUAL) if name in rows))
     return kind | {"conformance": lambda: chain.from_iterable(rows() for rows in (kind["conformance"], *more))}

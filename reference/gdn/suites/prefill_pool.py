@@ -99,7 +99,7 @@ def prefill_pool_performance() -> Iterator[Line]:
 OF_SLOT_ZERO = {
     "ragged", "behind", "skips", "empty", "only_required", "strided", "regime_typical", "regime_hard_reset", "chunks",
     "all_new_large", "empty_new", "all_skipped", "skipped_first_and_last", "behind_empty", "sequences_70", "heads_128",
-    "past_2_31_states",
+    "qwen3_next_heads", "padded_batch", "past_2_31_states",
 }  # fmt: skip
 
 

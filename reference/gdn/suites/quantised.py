@@ -103,6 +103,7 @@ def quantised_verify_conformance() -> Iterator[Line]:
         yield verify(f"tokens_{tokens}", SMALL, "typical", tokens, accepted, covers=f"{tokens} draft tokens")
     yield verify("every_count", SMALL, "typical", 7, list(range(8)), covers="every count of accepted tokens")
     yield verify("all_skipped", SMALL, "typical", 2, [0, 0], skipped=(0, 1), covers="no row to do")
+    yield verify("many", SMALL, "typical", 2, [n % 3 for n in range(70)], covers="more rows than a block of them")
     yield verify(
         "vanishing_states", SMALL, "vanishing_states", 2, [0, 2, 1], covers="rows of tiny numbers, which are not zeros"
     )  # fmt: skip

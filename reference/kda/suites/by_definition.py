@@ -18,6 +18,7 @@ from .performance import (
 from .recorded import recorded_decode, recorded_prefill
 from .rows import ROWS, Rows
 from .scalars import SCALARS
+from .sizes import SIZES
 from .stages import STAGES
 from .strict import backward_strict, checkpoints_strict, prefill_strict
 
@@ -47,5 +48,6 @@ def suites(name: str) -> Iterator[tuple[str, Rows]]:
         yield "conformance", SCALARS[name]
     for rows in FAR.get(name, ()):
         yield "conformance", rows
-    if name in BLANK:
-        yield "conformance", BLANK[name]
+    for more in (BLANK, SIZES):
+        if name in more:
+            yield "conformance", more[name]
