@@ -83,6 +83,8 @@ def backward_conformance() -> Iterator[Line]:
     line = prefill("groups_of_seven", GROUPS_OF_7, "slow_decay", (33, 9), covers="35 heads, sums over seven of them")
     yield seeded(line)
     yield prefill("states_absent", SMALL, "slow_decay", (70, 0, 5), **NO_STATES, covers="as in training: no states")
+    covers = "the same at head size 128"
+    yield prefill("states_absent_128", GROUPS_128, "slow_decay", (130, 0, 9), **NO_STATES, covers=covers)
 
 
 def far_backward() -> Iterator[Line]:
