@@ -74,7 +74,8 @@ def residuals_conformance() -> Iterator[Line]:
     )
     yield kept("scale_small", SMALL, "slow_decay", 64, (70,), scalars={"scale": 1e-6}, covers="a scale that is no 0")
     for regime in ("beta_zero", "tiny_cotangents", "huge_cotangents"):
-        yield kept(f"regime_{regime}", SMALL, regime, 64, (65, 9, 64), covers=f"the regime {regime}")
+        line = kept(f"regime_{regime}", SMALL, regime, 64, (65, 9, 64), covers=f"the regime {regime}")
+        yield line | ({"seed": 2} if regime == "beta_zero" else {})
     yield kept("interval_320", SMALL, "slow_decay", 320, (700, 65), covers="a long interval, whose checkpoints count")
     yield kept("padded_batch", SMALL, "slow_decay", 64, (70, 70), covers="sequences equally long")
     yield kept("groups_of_seven", GROUPS_OF_7, "slow_decay", 64, (70, 9), covers="35 heads, sums over seven of them")
