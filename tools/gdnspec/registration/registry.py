@@ -17,7 +17,7 @@ from gdnspec.registration import checks
 from gdnspec.registration.by_kernel import by_kernel
 from gdnspec.registration.direct import direct
 from gdnspec.registration.gradients import Backward, backward_fake, backward_of, forwards, with_gradients
-from gdnspec.registration.outputs import whole
+from gdnspec.registration.no_views import whole
 
 NAMESPACE = "gdnspec"
 LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
