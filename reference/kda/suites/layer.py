@@ -7,6 +7,7 @@ from .rows import (
     BOUND,
     D120,
     GROUPS,
+    GROUPS_OF_3,
     ODD_SLICES,
     SLICES,
     SMALL,
@@ -19,7 +20,6 @@ from .rows import (
     somewhere,
 )
 
-GROUPS_OF_3 = "synthetic-gva-2x6-d128"
 SLICED = ("x", "conv_slots", "state_slots")
 GAPS = {"conv_states": 64, "recurrent_states": 128}  # between slots
 

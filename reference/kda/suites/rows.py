@@ -322,10 +322,6 @@ def backward_conformance() -> Iterator[Line]:
     yield prefill("replaced", SMALL, "replaced_large_state", (65,), covers="beta = 1: a write replaces")
     yield prefill("all_empty", SMALL, "mild_decay", (0, 0, 0), covers="empty sequences alone")
     yield prefill("padded_batch", SMALL, "mild_decay", (33, 33), covers="sequences equally long")
-    yield prefill("groups_of_three", GROUPS_OF_3, "mild_decay", (20, 13), covers="sums over three value heads")
-    yield prefill("many_heads", MANY_HEADS, "mild_decay", (20,), covers="64 heads, sums over four of them")
-    yield prefill("many", SMALL, "mild_decay", (4, 5, 0) * 44, covers="more sequences than a block of them")
-    yield prefill("long", SMALL, "mild_decay", (1040,), covers="more than 1,024 tokens")
     omitted = ["initial_state", "dht"]
     yield prefill("states_absent", SMALL, "mild_decay", (33, 0, 9), omit=omitted, covers="as in training: no states")
     omitted = ["g", "beta"]

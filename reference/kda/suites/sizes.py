@@ -18,13 +18,17 @@ MANY = (4, 5, 0) * 44
 BATCH = 70
 
 
-def of_prefill() -> Iterator[Line]:
+def of_backward() -> Iterator[Line]:
     yield prefill("groups_of_three", GROUPS_OF_3, "mild_decay", (20, 13), covers=OF_GROUPS)
     yield prefill("many_heads", MANY_HEADS, "mild_decay", (20,), covers=OF_HEADS)
     yield prefill("many", SMALL, "mild_decay", MANY, covers=OF_SEQUENCES)
     yield prefill("long", SMALL, "mild_decay", (1040,), covers=OF_LENGTH)
-    yield prefill("padded_batch", SMALL, "mild_decay", (33, 33), seed=1, covers=OF_EQUAL)
     yield prefill("scale_small", SMALL, "mild_decay", (40,), scalars=SMALL_SCALE, covers=OF_SMALL)
+
+
+def of_prefill() -> Iterator[Line]:
+    yield from of_backward()
+    yield prefill("padded_batch", SMALL, "mild_decay", (33, 33), seed=1, covers=OF_EQUAL)
 
 
 def of_checkpoints() -> Iterator[Line]:
@@ -34,10 +38,6 @@ def of_checkpoints() -> Iterator[Line]:
     yield kept("long", SMALL, "mild_decay", 64, (2181,), covers="34 checkpoints of one sequence")
     yield kept("padded_batch", SMALL, "mild_decay", 64, (70, 70), covers=OF_EQUAL)
     yield kept("scale_small", SMALL, "mild_decay", 64, (70,), scalars=SMALL_SCALE, covers=OF_SMALL)
-
-
-def of_backward() -> Iterator[Line]:
-    yield prefill("scale_small", SMALL, "mild_decay", (40,), scalars=SMALL_SCALE, covers=OF_SMALL)
 
 
 def of_stage(counted: bool, scaled: bool = False) -> Rows:

@@ -28,16 +28,9 @@ class Precise:
 
     def __enter__(self) -> None:
         with self._lock:
-            self._inside += 1
-            if self._inside > 1:
-                return
-            self._found = [_get(backend, "matmul") for backend in BACKENDS]
-            for backend, found in zip(BACKENDS, self._found, strict=True):
-                if found not in EXACT:
-                    _set(backend, "matmul", "ieee")
-            self._legacy = torch.get_float32_matmul_precision()  # which raises where the two interfaces differ
-            if self._legacy != "highest":
-                torch.set_float32_matmul_precision("highest")
+            if not self._inside:
+                self._change()
+            self._inside += 1  # not before: whoever fails to enter does not leave
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
@@ -49,6 +42,15 @@ class Precise:
             for backend, found in zip(BACKENDS, self._found, strict=True):
                 if _get(backend, "matmul") != found:
                     _set(backend, "matmul", found)
+
+    def _change(self) -> None:
+        self._found = [_get(backend, "matmul") for backend in BACKENDS]
+        for backend, found in zip(BACKENDS, self._found, strict=True):
+            if found not in EXACT:
+                _set(backend, "matmul", "ieee")
+        self._legacy = torch.get_float32_matmul_precision()  # which raises where the two interfaces differ
+        if self._legacy != "highest":
+            torch.set_float32_matmul_precision("highest")
 
 
 PRECISE = Precise()
