@@ -99,3 +99,23 @@ def calls(
         ),
         "norm": Call("gated_rms_norm", (normal(B, 2, V), normal(B, 2, V), normal(V))),
     }  # fmt: skip
+
+
+def leaves(call: Call, dtype: torch.dtype | None = None) -> list[Any]:
+    """The arguments, of which those in floating point are wanted gradients of."""
+    return [x.to(dtype or x.dtype).requires_grad_() if _floats(x) else x for x in call.copy()]
+
+
+def gradients(call: Call, dtype: torch.dtype | None = None, without: int | None = None) -> dict[int, Tensor]:
+    """Of all outputs, or of all without one, by argument."""
+    args = leaves(call, dtype)
+    random = torch.Generator().manual_seed(2)
+    given = [torch.randn(x.shape, generator=random).to(x.device, torch.bfloat16) for x in call.outputs(*call.args)]
+    outputs = call.outputs(*args)
+    pairs = [(x, y.to(x.dtype)) for i, (x, y) in enumerate(zip(outputs, given, strict=True)) if i != without]
+    torch.autograd.backward(*zip(*pairs, strict=True))
+    return {i: x.grad for i, x in enumerate(args) if _floats(x)}
+
+
+def _floats(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()

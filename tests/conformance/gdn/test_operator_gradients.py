@@ -8,7 +8,8 @@ import torch
 from gdnspec import ops
 from gdnspec.registration import by_kernel
 from gdnspec.registration.registry import KERNELS
-from helpers_operators import Call, calls
+from helpers_gpu_operators import same_gradients
+from helpers_operators import Call, calls, gradients, leaves
 from torch import Tensor
 
 CALLS = calls(torch.bfloat16, torch.float32, torch.float32, K=16, V=16)
@@ -60,22 +61,6 @@ SERVED = {
     "norm of a batch": (norm(1, 2, 2), "gdn_gated_rms_norm_backward"),
 }  # fmt: skip
 KINDS = ("log k_last", "convolution", "norm")
-
-
-def leaves(call: Call, dtype: torch.dtype | None = None) -> list[Any]:
-    """The arguments, of which those in floating point are wanted gradients of."""
-    return [x.to(dtype or x.dtype).requires_grad_() if _floats(x) else x for x in call.copy()]
-
-
-def gradients(call: Call, dtype: torch.dtype | None = None, without: int | None = None) -> dict[int, Tensor]:
-    """Of all outputs, or of all without one, by argument."""
-    args = leaves(call, dtype)
-    random = torch.Generator().manual_seed(2)
-    given = [torch.randn(x.shape, generator=random).to(x.device, torch.bfloat16) for x in call.outputs(*call.args)]
-    outputs = call.outputs(*args)
-    pairs = [(x, y.to(x.dtype)) for i, (x, y) in enumerate(zip(outputs, given, strict=True)) if i != without]
-    torch.autograd.backward(*zip(*pairs, strict=True))
-    return {i: x.grad for i, x in enumerate(args) if _floats(x)}
 
 
 @pytest.fixture
@@ -215,12 +200,7 @@ def test_a_call_with_gradients_runs_the_kernel_of_the_forward_pass(name: str, as
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", SERVED)
 def test_a_gpu_has_the_same_gradients(name: str) -> None:
-    call, _ = SERVED[name]
-    there = replace(call, args=tuple(x.cuda() if isinstance(x, Tensor) else x for x in call.args))
-    found, wanted = gradients(there), gradients(call, torch.float64)
-    for i, gradient in found.items():
-        far = (gradient.cpu().double() - wanted[i]).norm() / wanted[i].norm().clamp(min=1e-30)
-        assert far < 2e-2, (i, float(far))
+    same_gradients(SERVED[name][0])
 
 
 def _floats(x: Any) -> bool:

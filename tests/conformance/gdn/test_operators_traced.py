@@ -7,6 +7,7 @@ import pytest
 import torch
 from gdnspec.registration import by_kernel
 from gdnspec.registration.registry import KERNELS
+from helpers_gpu_operators import same_outputs
 from helpers_operators import Call, calls
 from torch import Tensor
 
@@ -142,26 +143,9 @@ def test_autograd_knows_that_a_pool_has_changed(device: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "name", ["ragged", "padded", "step", "pool", "verify", "convolution and gates", "layer step", "norm"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_gpu_computes_the_same_and_so_does_its_graph(name: str) -> None:
-    call = calls(torch.bfloat16, torch.float32, torch.float32, K=128, V=128)[name]
-    wanted = call.outputs(*call.copy())
-    args = tuple(x.cuda() if isinstance(x, Tensor) else x for x in call.args)
-    for found, value in zip(call.outputs(*args), wanted, strict=True):
-        torch.testing.assert_close(found.cpu(), value, rtol=2e-2, atol=2e-2)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        call.outputs(*args)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        outputs = call.outputs(*args)
-    graph.replay()
-    for found, value in zip(outputs, wanted, strict=True):
-        torch.testing.assert_close(found.cpu(), value, rtol=2e-2, atol=2e-2)
+    same_outputs(calls(torch.bfloat16, torch.float32, torch.float32, K=128, V=128)[name])
 
 
 def _served(call: Call) -> Any:

@@ -13,6 +13,7 @@ from gdnspec.build.reference import operators
 from gdnspec.catalog.families import family
 from gdnspec.registration import by_kernel
 from gdnspec.registration.registry import KERNELS
+from helpers_gpu_operators import same_gradients, same_outputs
 from helpers_kda_operators import calls
 from helpers_operators import Call
 from torch import Tensor
@@ -183,6 +184,18 @@ def test_two_head_sizes_are_refused_on_a_gpu() -> None:
         served = KERNELS[call.name]["CUDA"]
         with pytest.raises(ValueError, match="heads of size 16 in q and k and 8 in v: on a GPU one size of all is"):
             served(*call.copy(), *_words(call))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_computes_the_same_and_so_does_its_graph(name: str) -> None:
+    same_outputs(calls(torch.bfloat16, torch.float32, size=128)[name])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_has_the_same_gradients(name: str) -> None:
+    same_gradients(calls(torch.bfloat16, torch.float32, size=128)[name])
 
 
 def _words(call: Call) -> list[Any]:
