@@ -9,20 +9,17 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
+AT_ONCE = 64  # chunks, where they do not wait for each other: in float32 a long batch does not fit on a GPU
 
 
-class Chunks:
-    """Where the tokens of every chunk stand: `rows` [n, 64], those that there are `inside`."""
+class Rows:
+    """Where the tokens of chunks stand: `rows` [n, 64], those that there are `inside`."""
 
-    def __init__(self, cu_seqlens: Tensor) -> None:
-        device = cu_seqlens.device
-        self.counts = (cu_seqlens.diff() + CHUNK - 1) // CHUNK
-        self.owner = torch.repeat_interleave(torch.arange(len(self.counts), device=device), self.counts)
-        before = self.counts.cumsum(0) - self.counts
-        self.index = torch.arange(len(self.owner), device=device) - before[self.owner]
-        first = cu_seqlens[self.owner] + CHUNK * self.index
-        self.rows = first[:, None] + torch.arange(CHUNK, device=device)
-        self.inside = self.rows < cu_seqlens[self.owner + 1][:, None]
+    def __init__(self, rows: Tensor, inside: Tensor) -> None:
+        self.rows, self.inside = rows, inside
+
+    def parts(self):
+        return map(Rows, self.rows.split(AT_ONCE), self.inside.split(AT_ONCE))
 
     def take(self, x: Tensor, heads: int, fill: float = 0.0) -> Tensor:
         """[T, h, ..] -> [n, H, 64, ..] in float32, key heads repeated."""
@@ -35,6 +32,20 @@ class Chunks:
         """[n, H, 64, d] -> [T, H, d], into `out`."""
         out[self.rows[self.inside]] = x.movedim(1, 2)[self.inside].to(out.dtype)
         return out
+
+
+class Chunks(Rows):
+    """Those of all sequences, side by side: how many each sequence has, whose each is, and which one of it."""
+
+    def __init__(self, cu_seqlens: Tensor) -> None:
+        device = cu_seqlens.device
+        self.counts = (cu_seqlens.diff() + CHUNK - 1) // CHUNK
+        self.owner = torch.repeat_interleave(torch.arange(len(self.counts), device=device), self.counts)
+        before = self.counts.cumsum(0) - self.counts
+        self.index = torch.arange(len(self.owner), device=device) - before[self.owner]
+        first = cu_seqlens[self.owner] + CHUNK * self.index
+        rows = first[:, None] + torch.arange(CHUNK, device=device)
+        super().__init__(rows, rows < cu_seqlens[self.owner + 1][:, None])
 
 
 def decay_to_end(alpha: Tensor) -> Tensor:
@@ -62,14 +73,23 @@ def scores(X: Tensor, K: Tensor, alpha: Tensor) -> Tensor:
 
 def chunk_wy(k, v, g, beta, cu_seqlens):
     """kda_chunk_wy."""
-    chunks, H = Chunks(cu_seqlens), v.shape[1]
+    u, w = torch.empty_like(v), torch.empty_like(v)
+    for chunks in Chunks(cu_seqlens).parts():
+        of_chunks(chunks, k, v, g, beta, u, w)
+    return u, w
+
+
+def of_chunks(chunks, k, v, g, beta, u_out, w_out):
+    """Into the rows of some chunks."""
+    H = v.shape[1]
     K, V, write = chunks.take(k, H), chunks.take(v, H), chunks.take(beta, H)[..., None]
     alpha = chunks.take(g, H).exp()
     gamma = alpha.cumprod(-2)  # from the start of the chunk
     A = write * scores(K, K, alpha).tril(-1)
     right = write * torch.cat([V, gamma * K], dim=-1)
     u, w = torch.linalg.solve_triangular(A, right, upper=False, unitriangular=True).chunk(2, -1)
-    return chunks.put(u, torch.empty_like(v)), chunks.put(w, torch.empty_like(v))
+    chunks.put(u, u_out)
+    chunks.put(w, w_out)
 
 
 def chunk_state(k, w, u, g, cu_seqlens, chunk_cu_starts, initial_state):
