@@ -5,165 +5,232 @@ With a sequence's state before its inputs, and i = t - (W - 1) + j the input tha
     p[t] = bias + sum_j weight[j] x[i],   dp = do silu'(p)        dweight[j] = sum_t dp[t] x[i],   dbias = sum_t dp[t]
     dx[i] = sum_j weight[j] dp[t], of tokens t in the sequence, and dht where the state afterwards has input i
 
-tokens_kernel owns some channels of some tokens, whatever sequences these are of. It makes dp of the W - 1 tokens behind
-its own again, from loads one row apart that the caches serve: less time than a trip of dp through memory. state_kernel
-has dh0, the gradients of inputs before a sequence's first. sums.py adds what blocks leave of dweight and dbias.
+tokens_kernel walks over some tokens of some channels, whatever sequences these are of. It keeps the last inputs, and
+the dx that later tokens add to, so each row is read once; only the W - 1 tokens behind its own are done twice.
+state_kernel has dh0, the gradients of inputs before a sequence's first. sums.py adds what walks leave of dweight and
+dbias.
 """
 
 import torch
 import triton
 import triton.language as tl
 from checks import DEBUG, INTERPRETED, check_bounds, require, require_dimensions
-from sums import add_parts, silu_terms
+from silu import silu_terms
+from sums import add_parts
 
 
-def blocking(channels: int) -> tuple[int, int, int]:
-    """(tokens and channels of a program, num_warps): the one place to tune."""
+def blocking(tokens: int, channels: int) -> tuple[int, int, int]:
+    """(tokens of a walk, rows that it loads at once, channels of a warp): the one place to tune."""
     if INTERPRETED:
-        return 64, min(1024, triton.next_power_of_2(channels)), 1  # it charges by the program
-    return 32, 64, 4
+        return 64, 8, min(1024, triton.next_power_of_2(channels))  # it charges by the program
+    # Longer walks do less twice, as long as there are enough of them.
+    walks = tokens * channels // (128 * 128)
+    return 128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128
 
 
 @triton.jit
-def bound_of(cu_seqlens_ptr, n, total, mask):
-    """Where sequence n starts, inside of the rows whatever cu_seqlens holds."""
-    bound = tl.load(cu_seqlens_ptr + n, mask=mask, other=0).to(tl.int64)
+def stop_of(cu_seqlens_ptr, n, num_seqs, total):
+    """Where sequence n ends, inside of the rows whatever cu_seqlens holds. The rows behind the last one count as one
+    more."""
+    bound = tl.load(cu_seqlens_ptr + n + 1, mask=n < num_seqs, other=total).to(tl.int64)
     return tl.minimum(tl.maximum(bound, 0), total)
 
 
 @triton.jit
-def sequence_of(cu_seqlens_ptr, t, num_seqs, total, BT: tl.constexpr):
-    """The last sequence that starts at each token or before it."""
-    low = tl.zeros([BT], dtype=tl.int32)
+def sequence_of(cu_seqlens_ptr, t, num_seqs, total):
+    """Which sequence has token t: as many end before it."""
+    low = t * 0
     high = low + num_seqs
-    width = num_seqs
-    while width > 1:
+    while low < high:
         middle = (low + high) // 2
-        before = (bound_of(cu_seqlens_ptr, middle, total, middle < num_seqs) <= t) & (middle < high)
-        low = tl.where(before, middle, low)
-        high = tl.where(before, high, middle)
-        width = (width + 1) // 2
+        ended = stop_of(cu_seqlens_ptr, middle, num_seqs, total) <= t
+        low = tl.where(ended, middle + 1, low)
+        high = tl.where(ended, high, middle)
     return low
 
 
 @triton.jit
-def met(
-    x_ptr, x_row, state_ptr, n, t, start, stop, c, c_in, C,
-    AFTER: tl.constexpr, W: tl.constexpr, HAS_STATE: tl.constexpr,
-):  # fmt: skip
-    """The inputs AFTER tokens after each of t [BT], before it if less than 0: of the tokens, or of the state before a
-    sequence's first one, whose rows are [num_seqs (W - 1), C]. The same loads whoever asks: the compiler has them
-    once."""
-    row = t + AFTER
-    inside = ((row >= start) & (row < stop))[:, None] & c_in[None, :]
-    x = tl.load(x_ptr + row[:, None] * x_row + c[None, :], mask=inside, other=0.0).to(tl.float32)
-    if HAS_STATE and AFTER < 0:
-        at = (n * (W - 1) + row - start + (W - 1))[:, None] * C + c[None, :]
-        before = ((row < start) & (t < stop))[:, None] & c_in[None, :]
-        x += tl.load(state_ptr + at, mask=before, other=0.0).to(tl.float32)
-    return x
+def kept(state_ptr, n, i, c, here, C, W: tl.constexpr):
+    """Input i of sequence n in a state [num_seqs, C, W - 1], if there is one."""
+    here &= (i >= 0) & (i < W - 1)
+    return tl.load(state_ptr + (n * C + c) * (W - 1) + i, mask=here, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def tap(taps_ptr, c, c_in, C, j):
-    """Of taps [W, C]."""
-    return tl.load(taps_ptr + j * C + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
+def step(taps, bias, older, open_dx, x, dy, W: tl.constexpr):
+    """One token of a walk: its dp, the inputs from it on backwards, and their dx so far. `older` and `open_dx` have the
+    W - 1 tokens before it, the newest first."""
+    inputs = (x,)
+    inputs += older
+    p = bias
+    for k in tl.static_range(W):
+        p += taps[W - 1 - k] * inputs[k]
+    _, slope = silu_terms(p)
+    dp = dy * slope
+    dx = (taps[W - 1] * dp,)
+    for k in tl.static_range(1, W):
+        dx += (open_dx[k - 1] + taps[W - 1 - k] * dp,)
+    return dp, inputs, dx
 
 
 @triton.jit
-def slope_at(
-    x_ptr, x_row, taps_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, t, start, stop, c, c_in, C,
-    K: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DO: tl.constexpr,
-    BT: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """dp of the tokens K after each of t [BT], in sequences from start to stop, and zero behind these."""
-    dp = tl.zeros([BT, BC], dtype=tl.float32)
-    if HAS_DO:
-        p = tl.zeros([BT, BC], dtype=tl.float32)
-        if HAS_BIAS:
-            p += tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)[None, :]
-        for j in tl.static_range(W):
-            x = met(x_ptr, x_row, state_ptr, n, t, start, stop, c, c_in, C, K + j - (W - 1), W, HAS_STATE)
-            p += tap(taps_ptr, c, c_in, C, j) * x
-        on, off = silu_terms(p)
-        inside = (t + K < stop)[:, None] & c_in[None, :]
-        dy = tl.load(do_ptr + (t + K)[:, None] * do_row + c[None, :], mask=inside, other=0.0).to(tl.float32)
-        dp = dy * (on * (1.0 + p * off))
-    return dp
+def summed(dtaps, dbias, dp, inputs, W: tl.constexpr):
+    sums = ()
+    for j in tl.static_range(W):
+        sums += (dtaps[j] + dp * inputs[W - 1 - j],)
+    return sums, dbias + dp
+
+
+@triton.jit
+def put(dx_ptr, i, since, dx, c, c_in, total, C):
+    """dx of token i, unless another walk has it, or it is no token but in the state before a sequence."""
+    tl.store(dx_ptr + i * C + c, dx.to(dx_ptr.dtype.element_ty), mask=c_in & (i >= since) & (i < total))
 
 
 # Compiled for one sequence, where all would be constants, Triton 3.6 fails.
 @triton.jit(do_not_specialize=["num_seqs"])
 def tokens_kernel(
-    x_ptr, x_row, taps_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dx_ptr, parts_ptr,
+    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dx_ptr, parts_ptr,
     num_seqs, total, C,
     W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DO: tl.constexpr, HAS_DHT: tl.constexpr,
-    BT: tl.constexpr, BC: tl.constexpr,
+    BT: tl.constexpr, AT_ONCE: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     across = (C + BC - 1) // BC
     block = (tl.program_id(0) // across).to(tl.int64)
     c = tl.program_id(0) % across * BC + tl.arange(0, BC)
     c_in = c < C
-    t = block * BT + tl.arange(0, BT)
-    n = sequence_of(cu_seqlens_ptr, t, num_seqs, total, BT).to(tl.int64)
-    start = bound_of(cu_seqlens_ptr, n, total, t < total)
-    stop = bound_of(cu_seqlens_ptr, n + 1, total, t < total)
-    inside = (t < stop)[:, None] & c_in[None, :]
+    first = block * BT
+    last = stop_of(cu_seqlens_ptr, num_seqs - 1, num_seqs, total)  # from here on rows belong to no sequence
+    n = sequence_of(cu_seqlens_ptr, first, num_seqs, total)
+    start = tl.where(n > 0, stop_of(cu_seqlens_ptr, tl.maximum(n - 1, 0), num_seqs, total), 0)
+    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
 
-    dx = tl.zeros([BT, BC], dtype=tl.float32)
-    if HAS_DHT:  # the state afterwards: a sequence's last W - 1 inputs, oldest first
-        i = t - stop + (W - 1)
-        at = (n * (W - 1) + i)[:, None] * C + c[None, :]
-        dx += tl.load(dht_ptr + at, mask=inside & (i >= 0)[:, None], other=0.0)
-    dp = dx
-    for back in tl.static_range(W):  # tap j of the token W - 1 - j behind
-        dp = slope_at(
-            x_ptr, x_row, taps_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, t, start, stop, c, c_in, C,
-            W - 1 - back, W, HAS_BIAS, HAS_STATE, HAS_DO, BT, BC,
-        )  # fmt: skip
-        dx += tap(taps_ptr, c, c_in, C, back) * dp
-    # Rows behind the last sequence have nothing: zeros.
-    dx = tl.where(inside, dx, 0.0)
-    # The last dp is that of the block's own tokens.
+    zero = tl.zeros([BC], dtype=tl.float32)
+    bias = zero
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)
+    taps, dtaps, dbias, older, open_dx = (), (), zero, (), ()
+    for j in tl.static_range(W):
+        taps += (tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32),)
+        dtaps += (zero,)
+    for k in tl.static_range(1, W):
+        i = first - k
+        x = tl.load(x_ptr + i * x_row + c, mask=c_in & (i >= start) & (first < last), other=0.0).to(tl.float32)
+        if HAS_STATE:
+            x += kept(state_ptr, n, i - start + (W - 1), c, c_in & (i < start) & (first < last), C, W)
+        older += (x,)
+        open_dx += (zero,)
+
+    for group in range(0, BT, AT_ONCE):
+        t = first + group
+        if (t - (W - 1) >= start) & (t + AT_ONCE <= stop - (W - 1)):  # far from the ends of a sequence
+            xs, dys = (), ()
+            for m in tl.static_range(AT_ONCE):  # all loads before any store, which could be to the same addresses
+                here = c_in & (t + m < last)  # what other rows hold is never read
+                xs += (tl.load(x_ptr + (t + m) * x_row + c, mask=here, other=0.0),)
+                if HAS_DO:
+                    dys += (tl.load(do_ptr + (t + m) * do_row + c, mask=here, other=0.0),)
+            for m in tl.static_range(AT_ONCE):
+                dy = zero
+                if HAS_DO:
+                    dy = dys[m].to(tl.float32)
+                dp, inputs, dx = step(taps, bias, older, open_dx, xs[m].to(tl.float32), dy, W)
+                dtaps, dbias = summed(dtaps, dbias, dp, inputs, W)
+                put(dx_ptr, t + m - (W - 1), first, dx[W - 1], c, c_in, total, C)
+                older, open_dx = inputs[: W - 1], dx[: W - 1]
+        else:
+            for m in range(AT_ONCE):
+                if t + m >= stop:  # of a sequence: what is open of it is done
+                    for k in tl.static_range(1, W):
+                        put(dx_ptr, t + m - k, tl.maximum(first, start), open_dx[k - 1], c, c_in, total, C)
+                    start = t + m
+                    n += 1
+                    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                    while (stop <= start) & (n < num_seqs):
+                        n += 1
+                        stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                    if n >= num_seqs:
+                        stop = first + 2 * BT + 2 * W
+                    older, open_dx = (), ()
+                    for k in tl.static_range(1, W):
+                        x = zero
+                        if HAS_STATE:
+                            x = kept(state_ptr, n, W - 1 - k, c, c_in & (n < num_seqs), C, W)
+                        older += (x,)
+                        open_dx += (zero,)
+                here = c_in & (t + m < last)
+                x = tl.load(x_ptr + (t + m) * x_row + c, mask=here, other=0.0).to(tl.float32)
+                dy = zero
+                if HAS_DO:
+                    dy = tl.load(do_ptr + (t + m) * do_row + c, mask=here, other=0.0).to(tl.float32)
+                dp, inputs, dx = step(taps, bias, older, open_dx, x, dy, W)
+                dtaps, dbias = summed(dtaps, dbias, dp, inputs, W)
+                if HAS_DHT:  # the state afterwards: a sequence's last W - 1 inputs, oldest first
+                    i = t + m - stop + (W - 1)
+                    newest = (dx[0] + kept(dht_ptr, n, i, c, c_in & (n < num_seqs), C, W),)
+                    newest += dx[1:]
+                    dx = newest
+                put(dx_ptr, t + m - (W - 1), tl.maximum(first, start), dx[W - 1], c, c_in, total, C)
+                older, open_dx = inputs[: W - 1], dx[: W - 1]
+
+    for k in tl.static_range(1, W):  # what the tokens behind add, as far as they are of the same sequence
+        t = first + BT + k - 1
+        here = c_in & (t < stop) & (t < last)
+        x = tl.load(x_ptr + t * x_row + c, mask=here, other=0.0).to(tl.float32)
+        dy = zero
+        if HAS_DO:
+            dy = tl.load(do_ptr + t * do_row + c, mask=here, other=0.0).to(tl.float32)
+        _, inputs, dx = step(taps, bias, older, open_dx, x, dy, W)
+        put(dx_ptr, t - (W - 1), tl.maximum(first, start), dx[W - 1], c, c_in, total, C)
+        older, open_dx = inputs[: W - 1], dx[: W - 1]
+
     parts = parts_ptr + block * (W + 1) * C + c
     for j in tl.static_range(W):
-        x = met(x_ptr, x_row, state_ptr, n, t, start, stop, c, c_in, C, j - (W - 1), W, HAS_STATE)
-        tl.store(parts + j * C, tl.sum(dp * x, axis=0), mask=c_in)
-    tl.store(parts + W * C, tl.sum(dp, axis=0), mask=c_in)
-    tl.store(
-        dx_ptr + t[:, None] * C + c[None, :], dx.to(dx_ptr.dtype.element_ty),
-        mask=(t < total)[:, None] & c_in[None, :],
-    )  # fmt: skip
+        tl.store(parts + j * C, dtaps[j], mask=c_in)
+    tl.store(parts + W * C, dbias, mask=c_in)
 
 
 @triton.jit
 def state_kernel(
-    x_ptr, x_row, taps_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dh0_ptr, total, C,
+    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, do_ptr, do_row, dht_ptr, dh0_ptr, num_seqs, total, C,
     W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DO: tl.constexpr, HAS_DHT: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
     """dh0 of one sequence: input i of its state meets token i - j under tap j, and in a sequence of T tokens is input
     i - T of the state afterwards."""
     across = (C + BC - 1) // BC
-    one = tl.zeros([1], dtype=tl.int64)
-    n = one + tl.program_id(0) // across
+    n = (tl.program_id(0) // across).to(tl.int64)
     c = tl.program_id(0) % across * BC + tl.arange(0, BC)
     c_in = c < C
-    start = bound_of(cu_seqlens_ptr, n, total, one == 0)
-    stop = bound_of(cu_seqlens_ptr, n + 1, total, one == 0)
-    for i in tl.static_range(W - 1):
-        dh0 = tl.zeros([1, BC], dtype=tl.float32)
-        for j in tl.static_range(i + 1):
-            dp = slope_at(
-                x_ptr, x_row, taps_ptr, bias_ptr, state_ptr, do_ptr, do_row, n, start, start, stop, c, c_in,
-                C, i - j, W, HAS_BIAS, HAS_STATE, HAS_DO, 1, BC,
-            )  # fmt: skip
-            dh0 += tap(taps_ptr, c, c_in, C, j) * dp
+    start = tl.where(n > 0, stop_of(cu_seqlens_ptr, tl.maximum(n - 1, 0), num_seqs, total), 0)
+    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+    zero = tl.zeros([BC], dtype=tl.float32)
+    bias = zero
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)
+    taps, older, open_dx = (), (), ()
+    for j in tl.static_range(W):
+        taps += (tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32),)
+    for k in tl.static_range(1, W):
+        x = zero
+        if HAS_STATE:
+            x = kept(state_ptr, n, W - 1 - k, c, c_in, C, W)
+        older += (x,)
+        after = zero
         if HAS_DHT:
-            kept = start + i - stop
-            at = (n * (W - 1) + kept)[:, None] * C + c[None, :]
-            dh0 += tl.load(dht_ptr + at, mask=(kept >= 0)[:, None] & c_in[None, :], other=0.0)
-        tl.store(dh0_ptr + (n * C)[:, None] * (W - 1) + (c * (W - 1) + i)[None, :], dh0, mask=c_in[None, :])
+            i = W - 1 - k - (stop - start)
+            after = kept(dht_ptr, n, i, c, c_in, C, W)
+        open_dx += (after,)
+    for k in tl.static_range(W - 1):
+        t = start + k
+        here = c_in & (t < stop)
+        x = tl.load(x_ptr + t * x_row + c, mask=here, other=0.0).to(tl.float32)
+        dy = zero
+        if HAS_DO:
+            dy = tl.load(do_ptr + t * do_row + c, mask=here, other=0.0).to(tl.float32)
+        _, inputs, dx = step(taps, bias, older, open_dx, x, dy, W)
+        tl.store(dh0_ptr + (n * C + c) * (W - 1) + k, dx[W - 1], mask=c_in)
+        older, open_dx = inputs[: W - 1], dx[: W - 1]
 
 
 def conv1d_backward(x, weight, bias, cu_seqlens, initial_state, do, dht, dx, dweight, dbias, dh0):
@@ -194,24 +261,18 @@ def conv1d_backward(x, weight, bias, cu_seqlens, initial_state, do, dht, dx, dwe
         require(name, y, shape, x, f32)
     if DEBUG:
         check_bounds(cu_seqlens, total)
-    BT, BC, num_warps = blocking(C)
+    BT, AT_ONCE, BC = blocking(total, C)
     blocks, across = triton.cdiv(total, BT), triton.cdiv(C, BC)
     has = {"HAS_BIAS": bias is not None, "HAS_STATE": initial_state is not None, "HAS_DO": do is not None}
     has["HAS_DHT"] = dht is not None
     do_row = 0 if do is None else do.stride(0)
-    # Rows of channels, as tokens are: else each element has an address of its own.
-    taps = weight.T.contiguous()
-    state, after = (None if y is None else y.transpose(1, 2).contiguous() for y in (initial_state, dht))
+    given = (x, x.stride(0), weight, bias, cu_seqlens, initial_state, do, do_row, dht)
     parts = dweight.new_empty((blocks, W + 1, C))
     if blocks and C:
         tokens_kernel[(blocks * across,)](
-            x, x.stride(0), taps, bias, cu_seqlens, state, do, do_row, after, dx, parts, N, total, C,
-            W=W, **has, BT=BT, BC=BC, num_warps=num_warps,
-        )  # fmt: skip
+            *given, dx, parts, N, total, C, W=W, **has, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1
+        )
     if W > 1 and C:
-        state_kernel[(N * across,)](
-            x, x.stride(0), taps, bias, cu_seqlens, state, do, do_row, after, dh0, total, C,
-            W=W, **has, BC=BC, num_warps=1 if INTERPRETED else 2,
-        )  # fmt: skip
+        state_kernel[(N * across,)](*given, dh0, N, total, C, W=W, **has, BC=BC, num_warps=1)
     if C:
         add_parts(parts, dweight, dbias)

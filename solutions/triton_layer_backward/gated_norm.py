@@ -7,14 +7,24 @@ dz = do n weight silu'(z)                          dweight = sum of do n silu(z)
 import triton
 import triton.language as tl
 from checks import INTERPRETED, require, require_dimensions
-from sums import add_parts, silu_terms
+from silu import silu_terms
+from sums import add_parts
 
-PROGRAMS = 1024  # at most about so many, each with tile after tile: as many parts of dweight are added
+PROGRAMS = 396  # three on each of 132 multiprocessors, as many as fit; each has tile after tile
 
 
 def blocking(size: int) -> tuple[int, int]:
     """(rows of a tile, num_warps): the one place to tune."""
     return (2048, 1) if INTERPRETED else (max(1, 2048 // size), 4)
+
+
+@triton.jit
+def rows_at(ptr, tile, rows, by_token, by_head, H: tl.constexpr, D: tl.constexpr, BR: tl.constexpr, BD: tl.constexpr):
+    """Tile of rows, as they lie: heads of tokens."""
+    row = tile * BR + tl.arange(0, BR)
+    d = tl.arange(0, BD)
+    at = (row // H * by_token + row % H * by_head)[:, None] + d[None, :]
+    return tl.load(ptr + at, mask=(row < rows)[:, None] & (d < D)[None, :], other=0.0)
 
 
 @triton.jit
@@ -25,32 +35,36 @@ def norm_kernel(
 ):  # fmt: skip
     d = tl.arange(0, BD)
     weight = tl.load(weight_ptr + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
-    dweight = tl.zeros([BD], dtype=tl.float32)
+    dweight = tl.zeros([BR, BD], dtype=tl.float32)
+    first = tl.program_id(0).to(tl.int64) * tiles
+    next_x = rows_at(x_ptr, first, rows, x_token, x_head, H, D, BR, BD)
+    next_z = rows_at(z_ptr, first, rows, z_token, z_head, H, D, BR, BD)
+    next_dy = rows_at(do_ptr, first, rows, do_token, do_head, H, D, BR, BD)
     for tile in range(tiles):
-        row = (tl.program_id(0).to(tl.int64) * tiles + tile) * BR + tl.arange(0, BR)
-        inside = (row < rows)[:, None] & (d < D)[None, :]
-        token, head = row // H, row % H
-        x_at = (token * x_token + head * x_head)[:, None] + d[None, :]
-        z_at = (token * z_token + head * z_head)[:, None] + d[None, :]
-        do_at = (token * do_token + head * do_head)[:, None] + d[None, :]
-        x = tl.load(x_ptr + x_at, mask=inside, other=0.0).to(tl.float32)
-        z = tl.load(z_ptr + z_at, mask=inside, other=0.0).to(tl.float32)
-        dy = tl.load(do_ptr + do_at, mask=inside, other=0.0).to(tl.float32)
+        x, z, dy = next_x.to(tl.float32), next_z.to(tl.float32), next_dy.to(tl.float32)
+        # While this tile is computed, the next one is on its way.
+        later = tl.where(tile + 1 < tiles, rows, 0)
+        next_x = rows_at(x_ptr, first + tile + 1, later, x_token, x_head, H, D, BR, BD)
+        next_z = rows_at(z_ptr, first + tile + 1, later, z_token, z_head, H, D, BR, BD)
+        next_dy = rows_at(do_ptr, first + tile + 1, later, do_token, do_head, H, D, BR, BD)
 
+        row = (first + tile) * BR + tl.arange(0, BR)
         rstd = 1.0 / tl.sqrt(tl.sum(x * x, axis=1) / D + eps)
         rstd = tl.where(row < rows, rstd, 0.0)[:, None]  # with eps 0 that of no row is infinite
-        on, off = silu_terms(z)
+        sigmoid, slope = silu_terms(z)
+        gate = z * sigmoid
         n = x * rstd
         through = dy * n
-        dweight += tl.sum(through * (z * on), axis=0)
-        dn = dy * weight * (z * on)
+        dweight += through * gate
+        dn = dy * weight * gate
         along = tl.sum(n * dn, axis=1) / D
         dx = rstd * (dn - n * along[:, None])
-        dz = through * weight * (on * (1.0 + z * off))
+        dz = through * weight * slope
         at = row[:, None] * D + d[None, :]
+        inside = (row < rows)[:, None] & (d < D)[None, :]
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
         tl.store(dz_ptr + at, dz.to(dz_ptr.dtype.element_ty), mask=inside)
-    tl.store(parts_ptr + tl.program_id(0) * D + d, dweight, mask=d < D)
+    tl.store(parts_ptr + tl.program_id(0) * D + d, tl.sum(dweight, axis=0), mask=d < D)
 
 
 def gated_rms_norm_backward(x, z, weight, eps, do, dx, dz, dweight):

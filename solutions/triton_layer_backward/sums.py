@@ -9,15 +9,9 @@ from checks import INTERPRETED
 
 def blocking(columns: int) -> tuple[int, int, int]:
     """(parts at a time, columns of a program, num_warps): the one place to tune."""
-    return (64, min(4096, triton.next_power_of_2(columns)), 1) if INTERPRETED else (32, 32, 4)
-
-
-@triton.jit
-def silu_terms(x):
-    """sigmoid(x) and sigmoid(-x), neither as a difference from 1, which would lose a small one."""
-    e = tl.exp(-tl.abs(x))
-    q = 1.0 / (1.0 + e)
-    return tl.where(x >= 0, q, e * q), tl.where(x >= 0, e * q, q)
+    if INTERPRETED:
+        return 64, min(4096, triton.next_power_of_2(columns)), 1
+    return (32, 32, 4) if columns > 1024 else (256, 4, 4)  # few columns leave few programs
 
 
 @triton.jit

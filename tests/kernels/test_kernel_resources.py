@@ -242,6 +242,34 @@ def test_the_rule_from_rows_has_room(
     assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 
+def around_arguments(tokens: int, channels: int = 8192, width: int = 4, count: int = 3) -> dict[str, object]:
+    """Of the convolution's gradients, states among them."""
+    x, states = meta(tokens, channels, dtype=torch.bfloat16), (count, channels, width - 1)
+    parameters = {"dweight": meta(channels, width), "dbias": meta(channels)}
+    return {
+        "x": x, "weight": meta(channels, width, dtype=torch.bfloat16), "bias": meta(channels, dtype=torch.bfloat16),
+        "cu_seqlens": meta(count + 1, dtype=torch.int64), "initial_state": meta(*states, dtype=torch.bfloat16),
+        "do": x, "dht": meta(*states), "dx": x, **parameters, "dh0": meta(*states),
+    }  # fmt: skip
+
+
+def test_gradients_around_the_rule_stay_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of walks of 32, 64 and 128 tokens; of norms, three programs of which fit on a multiprocessor."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    rows = meta(2048, 32, 128, dtype=torch.bfloat16)
+    norm = {"x": rows, "z": rows, "weight": meta(128, dtype=torch.bfloat16), "eps": None, "do": rows, "dx": rows,
+            "dz": rows, "dweight": meta(128)}  # fmt: skip
+    calls = [("conv1d.py::conv1d_backward", around_arguments(tokens)) for tokens in (300, 2048, 8192)]
+    *walks, norms = triton_resources(
+        SOLUTIONS / "triton_layer_backward", [*calls, ("gated_norm.py::gated_rms_norm_backward", norm)]
+    )
+    for kernels in (*walks, norms):
+        show("triton_layer_backward", kernels)
+        assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
+    assert all(kernels[0].name == "tokens_kernel" and kernels[0].registers <= 144 for kernels in walks)
+    assert norms[0].registers <= 168
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
 @pytest.mark.parametrize(
@@ -298,9 +326,9 @@ def test_the_backward_pass_for_hopper_does_not_spill_or_wait_between_products() 
     show("cuda sm_90a", kernels)
     # bfloat16 and float16: what precedes the walks; both with one slice of a state in a block or two, and the forward
     # one with two blocks on a multiprocessor; those over segments, short sequences, and the sum of values; where
-    # sequences are cut, and states joined; and in bfloat16 what is side by side: all that precedes the gradients, or
-    # both walks.
-    assert len(kernels) == 2 * (1 + 3 + 2 + 1 + 1 + 1) + 2 + 1 + 2
+    # sequences are cut, and states joined; and in bfloat16 what is side by side: both walks with one slice or two; and
+    # with two, where all sequences have as many chunks, or beside all that precedes the gradients.
+    assert len(kernels) == 2 * (1 + 3 + 2 + 1 + 1 + 1) + 2 + 1 + 4
     for kernel in kernels:
         assert kernel.spill_stores == kernel.spill_loads == 0
         assert not kernel.serialised
