@@ -149,12 +149,12 @@ class Run:
         self._rewind()
         hidden, more = self.ids[..., None].to(self.model.dtype), dict(self.more)
         more.pop("use_cache")
-        with _projected(self.linear, self.given):
+        with projected(self.linear, self.given):
             return [layer(hidden, cache_params=self.cache, attention_mask=None, **more) for layer in self.linear]
 
 
 @contextmanager
-def _projected(layers: list[Any], given: list[dict[str, nn.Module]]) -> Iterator[None]:
+def projected(layers: list[Any], given: list[dict[str, nn.Module]]) -> Iterator[None]:
     before = [{name: getattr(layer, name) for name in names} for layer, names in zip(layers, given, strict=True)]
 
     def put(all_modules: list[dict[str, nn.Module]]) -> None:
