@@ -135,7 +135,7 @@ def _sequences(layer: Layer, qkv: Tensor, a: Tensor, b: Tensor, cache_params: An
     convolution = (layer.conv1d.weight[:, 0], layer.conv1d.bias)
     starts, columns, slots, has_columns, state = sequences_of(layer, qkv, cache_params, packed)
     states = (starts, columns, slots, has_columns)
-    if _expressed(layer, qkv) and not qkv.requires_grad:  # single operators have kernels for their gradients
+    if _expressed(layer, qkv):
         inputs = ops.causal_conv1d_gates(
             qkv.flatten(0, 1), *convolution, a, b, layer.A_log, layer.dt_bias, *states, layer.head_k_dim
         )

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from gdnspec.family import checks, register_pool
+from gdnspec.family import Asked, Backward, Grads, checks, register_pool
 from torch import Tensor
 
 from ..gated_delta_net import arithmetic_type, l2_normalise, split_channels
@@ -11,6 +11,7 @@ from ..kv_dims import update_gate_raw
 from . import sizes
 from .convolution import convolved
 from .decode import forget_gate
+from .pooled import Pooled
 
 NAME = "causal_conv1d_gates"
 
@@ -97,6 +98,39 @@ def asked(
     return "gdn_conv_gates_prefill", (x, conv_weight, conv_bias, *gates, cu_seqlens.long(), *states, head_dim), None
 
 
+# --- gradients --------------------------------------------------------------------------------------------------
+
+
+def serves(
+    x: Tensor, conv_weight: Tensor, conv_bias: Any, a: Tensor, b: Tensor, A_log: Tensor, dt_bias: Tensor,
+    cu_seqlens: Tensor, conv_states: Tensor, *more: Any,
+) -> bool:  # fmt: skip
+    floats = (x, conv_weight, a, b, dt_bias, conv_states, *(() if conv_bias is None else (conv_bias,)))
+    types = {t.dtype for t in floats} == {torch.bfloat16} and A_log.dtype in (torch.bfloat16, torch.float32)
+    return types and len(cu_seqlens) > 1 and 2 <= conv_weight.shape[1] <= 4
+
+
+def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
+    """As that of the convolution. Outputs whose gradient nobody has get zeros."""
+    x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, pool, slots, has_initial_state, D = args
+    (T, C), H = x.shape, a.shape[1]
+    heads = (C // D - H) // 2
+    shapes, types = ((T, heads, D), (T, heads, D), (T, H, D), (T, H), (T, H)), (*[x.dtype] * 3, *[torch.float32] * 2)
+    given = [
+        x.new_zeros(shape, dtype=dtype) if dy is None else dy.to(dtype)
+        for dy, shape, dtype in zip(grads[:5], shapes, types, strict=True)
+    ]
+    on = Pooled(cu_seqlens.long(), pool, slots, has_initial_state, grads[5])
+    x, a, b, *given = on.owned(x, a, b, *given)
+
+    def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        *found, dh0 = outputs
+        return (*found, None, on.before(dh0))
+
+    inputs = (x, conv_weight, conv_bias, a, b, A_log.float(), dt_bias, on.cu_seqlens, on.initial_state, *given, on.dht)
+    return "gdn_conv_gates_backward", inputs, finish
+
+
 OPERATOR = register_pool(
     NAME,
     "Tensor x, Tensor conv_weight, Tensor? conv_bias, Tensor a, Tensor b, Tensor A_log, Tensor dt_bias, "
@@ -105,4 +139,5 @@ OPERATOR = register_pool(
     fake,
     asked,
     "(Tensor, Tensor, Tensor, Tensor, Tensor)",
+    backward=Backward(serves, backward_asked),
 )

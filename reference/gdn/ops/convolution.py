@@ -9,6 +9,7 @@ from torch import Tensor
 from ..convolution import silu
 from ..gated_delta_net import arithmetic_type
 from . import sizes
+from .pooled import Pooled
 
 PREFILL, STEP = "causal_conv1d", "causal_conv1d_step"
 
@@ -140,29 +141,14 @@ def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
     """The definition has the states of each sequence in a tensor of their own. Here they are taken from the pool, and
     their gradients go back there."""
     x, weight, bias, cu_seqlens, pool, slots, has_initial_state = args
-    do, dpool = grads
-    cu_seqlens, rows = cu_seqlens.long(), slots.long().clamp(min=0)
-    lengths, live = cu_seqlens.diff(), slots >= 0
-    carried, written = live & has_initial_state, live & (lengths > 0)
-
-    def of_each(states: Tensor, which: Tensor) -> Tensor:
-        return torch.where(which[:, None, None], states[rows], 0.0)
-
-    # A row behind the last sequence has the number of one more, which is not live. Nothing is read on the host.
-    owner = torch.searchsorted(cu_seqlens[1:], torch.arange(x.shape[0], device=x.device), right=True)
-    owned = torch.nn.functional.pad(live, (0, 1))[owner, None]
-    do = None if do is None else torch.where(owned, do, 0.0)
-    x = torch.where(owned, x, 0.0)  # whatever the other rows hold
-    dht = None if dpool is None else of_each(dpool, written).float()
+    on = Pooled(cu_seqlens.long(), pool, slots, has_initial_state, grads[1])
+    x, do = on.owned(x, grads[0])
 
     def finish(outputs: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         dx, dweight, dbias, dh0 = outputs
-        over = torch.zeros(len(pool), device=x.device).index_add_(0, rows, written.float()) > 0
-        before = torch.zeros_like(pool) if dpool is None else torch.where(over[:, None, None], 0.0, dpool)
-        before = before.index_add(0, rows, torch.where(carried[:, None, None], dh0, 0.0).to(before.dtype))
-        return dx, dweight, dbias, None, before
+        return dx, dweight, dbias, None, on.before(dh0)
 
-    return "gdn_conv1d_backward", (x, weight, bias, cu_seqlens, of_each(pool, carried), do, dht), finish
+    return "gdn_conv1d_backward", (x, weight, bias, on.cu_seqlens, on.initial_state, do, on.dht), finish
 
 
 OPERATOR = register_pool(
