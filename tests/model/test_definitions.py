@@ -48,6 +48,7 @@ GRADIENT_OF = {"initial_state": "dh0"}  # of other inputs x it is dx
 GRADIENTS_AROUND = (
     "gdn_prefill_backward_checkpoints",
     "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
+    "gdn_conv_gates_backward",
 )  # fmt: skip
 SERVING = (
     "gdn_verify_drafts_k_last", "gdn_verify_drafts_k_last_bf16_state", "gdn_prefill_pool_k_last",

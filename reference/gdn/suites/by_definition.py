@@ -12,6 +12,7 @@ from .blank import BLANK
 from .checkpoints import CHECKPOINTS
 from .commit import COMMIT
 from .conv_gates import CONV_GATES
+from .conv_gates_backward import CONV_GATES_BACKWARD
 from .conv_trees import CONV_TREE
 from .conv_verify import CONV_VERIFY
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE
@@ -98,6 +99,7 @@ KINDS: dict[str, Suites] = {
     "gdn_prefill_backward_checkpoints": RESIDUALS,
     "gdn_prefill_backward_raw_gates": RAW, "gdn_gated_rms_norm_backward": NORM_BACKWARD,
     "gdn_conv1d_backward": CONV_BACKWARD, "gdn_layer_backward": LAYER_BACKWARD,
+    "gdn_conv_gates_backward": CONV_GATES_BACKWARD,
     "gdn_decode_k_last": DECODE, "gdn_decode_k_first": DECODE,
     "gdn_decode_k_last_bf16_state": VARIANT, "gdn_decode_k_first_bf16_state": VARIANT,
     "gdn_decode_packed_k_last": VARIANT,

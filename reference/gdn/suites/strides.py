@@ -12,6 +12,7 @@ from .by_definition import KINDS, TWO_SIZES
 from .checkpoints import CHECKPOINTS, kept
 from .commit import COMMIT, commit
 from .conv_gates import CONV_GATES
+from .conv_gates_backward import CONV_GATES_BACKWARD
 from .conv_trees import CONV_TREE, conv_tree
 from .conv_verify import CONV_VERIFY, conv_verify
 from .convolution import CONVOLUTION, CONVOLUTION_DECODE, convolution, shifted
@@ -67,7 +68,7 @@ def _line(definition: Definition, name: str, small: bool) -> Line:
         return kept(name, preset, "slow_decay", 64, tuple(max(3, length) for length in lengths))
     if kind is LAYER_BACKWARD:
         return prefill(name, preset, "typical", (20, 3, 9), seed=1)
-    if kind in (PREFILL, CONV_BACKWARD):
+    if kind in (PREFILL, CONV_BACKWARD, CONV_GATES_BACKWARD):
         return prefill(name, preset, "typical", lengths)
     if kind is CHECKPOINTS:
         return kept(name, preset, "typical", 64, lengths)

@@ -12,6 +12,7 @@ CHUNK = 64  # tokens
 BY_HAND = {
     "gdn_prefill_backward_checkpoints",
     "gdn_prefill_backward_raw_gates", "gdn_gated_rms_norm_backward", "gdn_conv1d_backward", "gdn_layer_backward",
+    "gdn_conv_gates_backward",
     "gdn_decode_pool_k_last_fp8_state", "gdn_decode_pool_k_last_int8_state",
     "gdn_verify_k_last_fp8_state", "gdn_verify_k_last_int8_state", "gdn_prefill_padded_k_first",
 }  # fmt: skip
