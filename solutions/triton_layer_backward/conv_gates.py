@@ -27,48 +27,52 @@ def gradient_of(head, dq_ptr, dk_ptr, HK: tl.constexpr):
 # Compiled for one sequence, where all would be constants, Triton 3.6 fails.
 @triton.jit(do_not_specialize=["num_seqs"])
 def tokens_kernel(
-    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, dq_ptr, dk_ptr, dv_ptr, dht_ptr, dx_ptr, parts_ptr,
-    num_seqs, total, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DHT: tl.constexpr,
-    BT: tl.constexpr, AT_ONCE: tl.constexpr, BC: tl.constexpr,
+    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, dq_ptr, dq_row, dk_ptr, dk_row, dv_ptr, dv_row,
+    dht_ptr, dx_ptr, parts_ptr, num_seqs, total, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DHT: tl.constexpr, BT: tl.constexpr, AT_ONCE: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     HEADS: tl.constexpr = 2 * HK + H
     head, block = tl.program_id(0) % HEADS, (tl.program_id(0) // HEADS).to(tl.int64)
     d = tl.arange(0, BC)
+    c, d_in, C = head * D + d, d < D, HEADS * D
     if head < 2 * HK:
         walk(
-            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, gradient_of(head, dq_ptr, dk_ptr, HK),
-            HK * D, dht_ptr, dx_ptr, parts_ptr, num_seqs, total, HEADS * D, block, head * D + d, head % HK * D + d,
-            d < D, W, HAS_BIAS, HAS_STATE, True, HAS_DHT, True, BT, AT_ONCE, BC,
+            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr,
+            gradient_of(head, dq_ptr, dk_ptr, HK), tl.where(head < HK, dq_row, dk_row), dht_ptr, dx_ptr, parts_ptr,
+            num_seqs, total, C, block, c, head % HK * D + d, d_in,
+            W, HAS_BIAS, HAS_STATE, True, HAS_DHT, True, BT, AT_ONCE, BC,
         )  # fmt: skip
     else:
         walk(
-            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, dv_ptr,
-            H * D, dht_ptr, dx_ptr, parts_ptr, num_seqs, total, HEADS * D, block, head * D + d, (head - 2 * HK) * D + d,
-            d < D, W, HAS_BIAS, HAS_STATE, True, HAS_DHT, False, BT, AT_ONCE, BC,
+            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr,
+            dv_ptr, dv_row, dht_ptr, dx_ptr, parts_ptr,
+            num_seqs, total, C, block, c, (head - 2 * HK) * D + d, d_in,
+            W, HAS_BIAS, HAS_STATE, True, HAS_DHT, False, BT, AT_ONCE, BC,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["num_seqs"])
 def state_kernel(
-    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, dq_ptr, dk_ptr, dv_ptr, dht_ptr, dh0_ptr,
-    num_seqs, total, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr,
-    W: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DHT: tl.constexpr, BC: tl.constexpr,
+    x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, dq_ptr, dq_row, dk_ptr, dk_row, dv_ptr, dv_row,
+    dht_ptr, dh0_ptr, num_seqs, total, HK: tl.constexpr, H: tl.constexpr, D: tl.constexpr, W: tl.constexpr,
+    HAS_BIAS: tl.constexpr, HAS_STATE: tl.constexpr, HAS_DHT: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     HEADS: tl.constexpr = 2 * HK + H
     head, n = tl.program_id(0) % HEADS, (tl.program_id(0) // HEADS).to(tl.int64)
     d = tl.arange(0, BC)
+    c, d_in, C = head * D + d, d < D, HEADS * D
     if head < 2 * HK:
         walk_from_state(
-            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, gradient_of(head, dq_ptr, dk_ptr, HK),
-            HK * D, dht_ptr, dh0_ptr, num_seqs, total, HEADS * D, n, head * D + d, head % HK * D + d, d < D,
-            W, HAS_BIAS, HAS_STATE, True, HAS_DHT, True, BC,
+            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr,
+            gradient_of(head, dq_ptr, dk_ptr, HK), tl.where(head < HK, dq_row, dk_row), dht_ptr, dh0_ptr,
+            num_seqs, total, C, n, c, head % HK * D + d, d_in, W, HAS_BIAS, HAS_STATE, True, HAS_DHT, True, BC,
         )  # fmt: skip
     else:
         walk_from_state(
-            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr, dv_ptr,
-            H * D, dht_ptr, dh0_ptr, num_seqs, total, HEADS * D, n, head * D + d, (head - 2 * HK) * D + d, d < D,
-            W, HAS_BIAS, HAS_STATE, True, HAS_DHT, False, BC,
+            x_ptr, x_row, weight_ptr, bias_ptr, cu_seqlens_ptr, state_ptr,
+            dv_ptr, dv_row, dht_ptr, dh0_ptr,
+            num_seqs, total, C, n, c, (head - 2 * HK) * D + d, d_in, W, HAS_BIAS, HAS_STATE, True, HAS_DHT, False, BC,
         )  # fmt: skip
 
 
@@ -76,10 +80,10 @@ def conv_gates_backward(
     x, conv_weight, conv_bias, a, b, A_log, dt_bias, cu_seqlens, initial_state, dq, dk, dv, dg, dbeta, dht,
     dx, dconv_weight, dconv_bias, da, db, dA_log, ddt_bias, dh0,
 ):  # fmt: skip
-    """gdn_conv_gates_backward: x, dx [tokens, C], rows of x apart as they like, C = (2 HK + H) D; conv_weight,
-    dconv_weight [C, W]; conv_bias, dconv_bias [C]; a, b, dg, dbeta, da, db [tokens, H]; A_log, dt_bias, dA_log and
-    ddt_bias [H]; dq, dk [tokens, HK, D]; dv [tokens, H, D]; initial_state, dht, dh0 [num_seqs, C, W - 1]. Gradients of
-    parameters and states are float32, and so are those of finished gates."""
+    """gdn_conv_gates_backward: x, dx [tokens, C], C = (2 HK + H) D; conv_weight, dconv_weight [C, W]; conv_bias,
+    dconv_bias [C]; a, b, dg, dbeta, da, db [tokens, H]; A_log, dt_bias, dA_log, ddt_bias [H]; dq, dk [tokens, HK, D];
+    dv [tokens, H, D]; initial_state, dht, dh0 [num_seqs, C, W - 1]. Rows of tokens that are given stand apart as they
+    like. Gradients of parameters and states are float32, and so are dg and dbeta."""
     require_dimensions(2, x=x, conv_weight=conv_weight, a=a)
     require_dimensions(3, dq=dq, dv=dv)
     require_dimensions(1, cu_seqlens=cu_seqlens)
@@ -92,15 +96,21 @@ def conv_gates_backward(
     if C != (2 * HK + H) * D or not 0 < D <= LARGEST or not HK:
         raise ValueError(f"{C} channels are not q and k of {HK} heads and v of {H}, of 1 to {LARGEST} elements: {D}")
     states, f32 = (N, C, W - 1), (torch.float32,)
-    require("x", x, (total, C), x, rows=True)
+    for name, y, shape, dtypes in (
+        ("x", x, (total, C), FLOATS), ("a", a, (total, H), FLOATS), ("b", b, (total, H), FLOATS),
+        ("dq", dq, (total, HK, D), FLOATS), ("dk", dk, (total, HK, D), (dq.dtype,)), ("dv", dv, (total, H, D), FLOATS),
+        ("dg", dg, (total, H), f32), ("dbeta", dbeta, (total, H), f32),
+    ):  # fmt: skip
+        require(name, y, shape, x, dtypes, rows=True)
+        if total and not y[0].is_contiguous():
+            raise ValueError(f"{name} must have no gaps within a row; its strides are {y.stride()}")
     require("dx", dx, (total, C), x, (x.dtype,))
     require("cu_seqlens", cu_seqlens, (N + 1,), x, (torch.int64, torch.int32))
     for name, y, shape, dtypes in (
         ("conv_weight", conv_weight, (C, W), FLOATS), ("conv_bias", conv_bias, (C,), FLOATS),
-        ("a", a, (total, H), FLOATS), ("b", b, (total, H), FLOATS), ("A_log", A_log, (H,), FLOATS),
-        ("dt_bias", dt_bias, (H,), FLOATS), ("initial_state", initial_state, states, FLOATS),
-        ("dq", dq, (total, HK, D), FLOATS), ("dk", dk, (total, HK, D), (dq.dtype,)), ("dv", dv, (total, H, D), FLOATS),
-        ("dg", dg, (total, H), f32), ("dbeta", dbeta, (total, H), f32), ("dht", dht, states, f32),
+        ("A_log", A_log, (H,), FLOATS), ("dt_bias", dt_bias, (H,), FLOATS),
+        ("initial_state", initial_state, states, FLOATS),
+        ("dht", dht, states, f32),
         ("dconv_weight", dconv_weight, (C, W), f32), ("dconv_bias", dconv_bias, (C,), f32),
         ("da", da, (total, H), (a.dtype,)), ("db", db, (total, H), (b.dtype,)), ("dA_log", dA_log, (H,), f32),
         ("ddt_bias", ddt_bias, (H,), f32), ("dh0", dh0, states, f32),
@@ -112,7 +122,8 @@ def conv_gates_backward(
     blocks, heads, BC = triton.cdiv(total, BT), 2 * HK + H, triton.next_power_of_2(D)
     sizes = {"HK": HK, "H": H, "D": D, "W": W, "BC": BC, "num_warps": max(1, BC // 128)}
     has = {"HAS_BIAS": conv_bias is not None, "HAS_STATE": initial_state is not None, "HAS_DHT": dht is not None}
-    given = (x, x.stride(0), conv_weight, conv_bias, cu_seqlens, initial_state, dq, dk, dv, dht)
+    gradients = [z for y in (dq, dk, dv) for z in (y, y.stride(0))]
+    given = (x, x.stride(0), conv_weight, conv_bias, cu_seqlens, initial_state, *gradients, dht)
     parts = dconv_weight.new_empty((blocks, W + 1, C))
     if blocks:
         tokens_kernel[(blocks * heads,)](*given, dx, parts, N, total, **sizes, **has, BT=BT, AT_ONCE=AT_ONCE)

@@ -32,8 +32,8 @@ def softplus(x):
 
 @triton.jit
 def gates_kernel(
-    a_ptr, b_ptr, A_log_ptr, dt_bias_ptr, cu_seqlens_ptr, dg_ptr, dbeta_ptr, da_ptr, db_ptr, parts_ptr, num_seqs, total,
-    H: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
+    a_ptr, a_row, b_ptr, b_row, A_log_ptr, dt_bias_ptr, cu_seqlens_ptr, dg_ptr, dg_row, dbeta_ptr, dbeta_row, da_ptr,
+    db_ptr, parts_ptr, num_seqs, total, H: tl.constexpr, BT: tl.constexpr, BH: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0).to(tl.int64)
     t, h = block * BT + tl.arange(0, BT), tl.arange(0, BH)
@@ -41,10 +41,10 @@ def gates_kernel(
     h_in = h < H
     inside = (t < total)[:, None] & h_in[None, :]
     counted = inside & (t < tl.load(cu_seqlens_ptr + num_seqs))[:, None]  # what other rows hold is never read
-    a = tl.load(a_ptr + at, mask=counted, other=0.0).to(tl.float32)
-    b = tl.load(b_ptr + at, mask=counted, other=0.0).to(tl.float32)
-    dg = tl.load(dg_ptr + at, mask=counted, other=0.0)
-    dbeta = tl.load(dbeta_ptr + at, mask=counted, other=0.0)
+    a = tl.load(a_ptr + t[:, None] * a_row + h[None, :], mask=counted, other=0.0).to(tl.float32)
+    b = tl.load(b_ptr + t[:, None] * b_row + h[None, :], mask=counted, other=0.0).to(tl.float32)
+    dg = tl.load(dg_ptr + t[:, None] * dg_row + h[None, :], mask=counted, other=0.0)
+    dbeta = tl.load(dbeta_ptr + t[:, None] * dbeta_row + h[None, :], mask=counted, other=0.0)
     rate = -tl.exp(tl.load(A_log_ptr + h, mask=h_in, other=0.0).to(tl.float32))[None, :]
     step = a + tl.load(dt_bias_ptr + h, mask=h_in, other=0.0).to(tl.float32)[None, :]
 
@@ -64,15 +64,15 @@ def gates_kernel(
 
 
 def gates_backward(a, b, A_log, dt_bias, cu_seqlens, dg, dbeta, da, db, dA_log, ddt_bias):
-    """a, b, dg, dbeta, da, db [tokens, H]; A_log, dt_bias, dA_log, ddt_bias [H]. Rows behind the last sequence get
-    zeros."""
+    """a, b, dg, dbeta, da, db [tokens, H], rows of the first four apart as they like; A_log, dt_bias, dA_log, ddt_bias
+    [H]. Rows behind the last sequence get zeros."""
     T, H = a.shape
     BH = triton.next_power_of_2(H)
     BT, num_warps = blocking(BH)
     parts = dA_log.new_empty((triton.cdiv(T, BT), 2, H))
     if len(parts):
         gates_kernel[(len(parts),)](
-            a, b, A_log, dt_bias, cu_seqlens, dg, dbeta, da, db, parts, len(cu_seqlens) - 1, T,
-            H=H, BT=BT, BH=BH, num_warps=num_warps,
+            a, a.stride(0), b, b.stride(0), A_log, dt_bias, cu_seqlens, dg, dg.stride(0), dbeta, dbeta.stride(0), da,
+            db, parts, len(cu_seqlens) - 1, T, H=H, BT=BT, BH=BH, num_warps=num_warps,
         )  # fmt: skip
     add_parts(parts, dA_log.view(H, 1), ddt_bias)
