@@ -13,7 +13,7 @@ from helpers_operators import Call, calls, gradients, leaves
 from torch import Tensor
 
 CALLS = calls(torch.bfloat16, torch.float32, torch.float32, K=16, V=16)
-RULE, CONVOLUTION, NORM = CALLS["ragged"], CALLS["convolution"], CALLS["norm"]
+RULE, CONVOLUTION, NORM, GATES = (CALLS[x] for x in ("ragged", "convolution", "norm", "convolution and gates"))
 
 
 def rule(gate: str, layout: str, args: tuple[Any, ...] = RULE.args) -> Call:
@@ -40,6 +40,24 @@ def convolution(lengths: tuple[int, ...], slots: tuple[int, ...], bias: bool = T
     return replace(CONVOLUTION, args=args)
 
 
+def gates(slots: tuple[int, ...], bias: bool = True) -> Call:
+    """Of the convolution, norms and gates: sequences of 3, 2 and 0 tokens, the second one without a state."""
+    x, weight, b, *gates, _, states, _, _, size = GATES.args
+    starts, carried = torch.tensor([0, 3, 5, 5]), torch.tensor([True, False, True])
+    args = (
+        x,
+        weight,
+        b if bias else None,
+        *gates,
+        starts,
+        states,
+        torch.tensor(slots, dtype=torch.int32),
+        carried,
+        size,
+    )
+    return replace(GATES, args=args)
+
+
 def norm(*lead: int) -> Call:
     x, z, weight = NORM.args
     return replace(
@@ -56,6 +74,8 @@ SERVED = {
     "absent": (replace(RULE, args=(*RULE.args[:3], None, None, None, RULE.args[6])), "gdn_prefill_backward_k_first"),
     "convolution": (convolution((2, 1, 0, 4), (0, 2, 1, -1)), "gdn_conv1d_backward"),
     "without bias": (convolution((1, 3, 0, 3), (3, -1, 0, 4), bias=False), "gdn_conv1d_backward"),
+    "convolution and gates": (gates((0, 1, 4)), "gdn_conv_gates_backward"),
+    "gates of a skipped sequence": (gates((3, -1, 0), bias=False), "gdn_conv_gates_backward"),
     "norm": (norm(2, 2), "gdn_gated_rms_norm_backward"),
     "norm of rows": (norm(4), "gdn_gated_rms_norm_backward"),
     "norm of a batch": (norm(1, 2, 2), "gdn_gated_rms_norm_backward"),
@@ -194,7 +214,7 @@ def test_a_call_with_gradients_runs_the_kernel_of_the_forward_pass(name: str, as
             torch.testing.assert_close(output, value, rtol=1e-2, atol=1e-2)
         assert len(asked) == kernels
     assert all(torch.equal(args[i], x) for i, x in zip(call.pools, kept, strict=True))
-    assert asked == [definition.replace("_backward", "") if "conv1d" not in definition else "gdn_conv1d_prefill"]
+    assert asked == [definition.replace("_backward", "_prefill" if "conv" in definition else "")]
 
 
 @pytest.mark.gpu
