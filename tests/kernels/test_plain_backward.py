@@ -53,6 +53,19 @@ def convolution() -> Arguments:
     }  # fmt: skip
 
 
+def conv_gates() -> Arguments:
+    """One key head, two value heads of 8."""
+    torch.manual_seed(0)
+    given = {
+        "x": torch.randn(T, 32).bfloat16(), "conv_weight": torch.randn(32, W).bfloat16(),
+        "conv_bias": torch.randn(32).bfloat16(), "a": torch.randn(T, H).bfloat16(), "b": torch.randn(T, H).bfloat16(),
+        "A_log": torch.randn(H), "dt_bias": torch.randn(H).bfloat16(), "cu_seqlens": torch.tensor([0, 5, 70]),
+        "initial_state": torch.randn(N, 32, W - 1).bfloat16(),
+    }  # fmt: skip
+    given |= {name: torch.randn(T, heads, D).bfloat16() for name, heads in (("dq", 1), ("dk", 1), ("dv", H))}
+    return given | {"dg": torch.randn(T, H), "dbeta": torch.randn(T, H), "dht": torch.randn(N, 32, W - 1)}
+
+
 def layer() -> Arguments:
     """One key head, two value heads of 8."""
     torch.manual_seed(0)
@@ -78,6 +91,7 @@ MADE: dict[str, Callable[[], Arguments]] = {
     "kernel.py::backward_k_last": rule, "kernel.py::backward_k_first": rule, "kernel.py::backward_checkpoints": kept,
     "around.py::raw_gates": raw, "around.py::convolution": convolution, "around.py::gated_norm": norm,
 }  # fmt: skip
+CONV_GATES = "conv_gates.py::conv_gates"
 
 # PyTorch would broadcast the first of each, or read a part of it.
 OF_ALL: list[tuple[str, Callable[[Any], Any], str]] = [
@@ -103,7 +117,15 @@ OF_RULE: list[tuple[str, Callable[[Any], Any], str]] = [
 ]
 BAD = [
     *((name, *bad) for name in MADE for bad in OF_ALL),
-    *((name, *bad) for name in MADE if "norm" not in name for bad in OF_SEQUENCES),
+    *((name, *bad) for name in (*MADE, CONV_GATES) if "norm" not in name for bad in OF_SEQUENCES),
+    *(
+        (CONV_GATES, name, lambda x: x[..., :1], f"{name} has shape")
+        for name in ("x", "conv_bias", "a", "b", "A_log", "dt_bias", "dk", "dg", "dbeta")
+    ),
+    (CONV_GATES, "dq", lambda x: x[0], "dq has 2 dimensions"),
+    (CONV_GATES, "dq", lambda x: x[..., :4], "32 channels are not those of 1 query and key and 2 value heads of 4"),
+    (CONV_GATES, "dv", lambda x: x[:5], "dv has shape"),
+    (CONV_GATES, "dg", lambda x: x.long(), "dg is torch.int64"),
     *((name, *bad) for name, made in MADE.items() if "q" in made() for bad in OF_RULE),
     *(("kernel.py::backward_k_last", name, lambda x: x[:, :1], f"{name} has shape") for name in ("g", "beta")),
     *(
@@ -123,17 +145,17 @@ BAD = [
 def test_bad_input_is_refused(
     entry: Callable[[str], Callable[..., Any]], name: str, argument: str, change: Callable[[Any], Any], says: str
 ) -> None:
-    given = MADE[name]()
+    given = (MADE | {CONV_GATES: conv_gates})[name]()
     with pytest.raises(ValueError, match=says):
         entry(name)(**given | {argument: change(given[argument])})
 
 
-@pytest.mark.parametrize("name", [*(name for name in MADE if "norm" not in name), "layer.py::layer"])
+@pytest.mark.parametrize("name", [*(name for name in MADE if "norm" not in name), CONV_GATES, "layer.py::layer"])
 def test_rows_behind_the_last_sequence_have_zero_gradients(
     entry: Callable[[str], Callable[..., Any]], name: str
 ) -> None:
     """Whatever stands in them, and no other gradient sees it."""
-    given = (MADE | {"layer.py::layer": layer})[name]()
+    given = (MADE | {CONV_GATES: conv_gates, "layer.py::layer": layer})[name]()
     rows = [key for key, x in given.items() if torch.is_tensor(x) and x.shape[:1] == (T,)]
     junk = given | {key: given[key].clone() for key in rows}
     for key in rows:
