@@ -138,12 +138,14 @@ def test_its_page_has_what_the_code_allocates(of_triton: dict[Shape, float]) -> 
 @pytest.mark.parametrize(
     ("definition", "entry", "most"),
     [
-        ("gdn_conv1d_backward", "conv1d.py::conv1d_backward", 0.16),
+        ("gdn_conv1d_backward", "conv1d.py::conv1d_backward", 0.08),
+        ("gdn_conv_gates_backward", "conv_gates.py::conv_gates_backward", 0.08),
         ("gdn_gated_rms_norm_backward", "gated_norm.py::gated_rms_norm_backward", 0.05),
     ],
 )
 def test_what_is_around_the_rule_takes_a_fraction(definition: str, entry: str, most: float, tmp_path: Path) -> None:
-    """The convolution of 8,192 channels, four taps, states given; and the norm of 32 heads of 128."""
+    """The convolution of 8,192 channels, four taps, states given, alone and before 16 and 32 heads; and the norm of 32
+    heads of 128."""
     pytest.importorskip("triton")
     call = load_function(ROOT / "solutions/triton_layer_backward", entry, build_dir=tmp_path)
     rows = lambda *shape: torch.empty(*shape, dtype=torch.bfloat16, device="meta")  # noqa: E731
@@ -160,5 +162,12 @@ def test_what_is_around_the_rule_takes_a_fraction(definition: str, entry: str, m
                 "cu_seqlens": torch.empty(N + 1, dtype=torch.int64, device="meta"), "initial_state": rows(N, C, 3),
             }  # fmt: skip
             out = {"dx": rows(T, C), "dweight": f32(C, 4), "dbias": f32(C), "dh0": f32(N, C, 3)}
+            if definition == "gdn_conv_gates_backward":
+                del given["do"]
+                for inside, outside in (("weight", "conv_weight"), ("bias", "conv_bias")):
+                    given[outside], out[f"d{outside}"] = given.pop(inside), out.pop(f"d{inside}")
+                given |= {"a": rows(T, 32), "b": rows(T, 32), "A_log": f32(32), "dt_bias": rows(32), "dg": f32(T, 32)}
+                given |= {"dbeta": f32(T, 32), "dq": rows(T, 16, 128), "dk": rows(T, 16, 128), "dv": rows(T, 32, 128)}
+                out |= {"da": rows(T, 32), "db": rows(T, 32), "dA_log": f32(32), "ddt_bias": f32(32)}
         inputs = sum(x.numel() * x.element_size() for x in given.values() if x is not None)
         assert allocated_by(call, given | out) <= most * inputs, line.name

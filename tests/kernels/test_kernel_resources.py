@@ -260,13 +260,22 @@ def test_gradients_around_the_rule_stay_in_registers(monkeypatch: pytest.MonkeyP
     norm = {"x": rows, "z": rows, "weight": meta(128, dtype=torch.bfloat16), "eps": None, "do": rows, "dx": rows,
             "dz": rows, "dweight": meta(128)}  # fmt: skip
     calls = [("conv1d.py::conv1d_backward", around_arguments(tokens)) for tokens in (300, 2048, 8192)]
-    *walks, norms = triton_resources(
-        SOLUTIONS / "triton_layer_backward", [*calls, ("gated_norm.py::gated_rms_norm_backward", norm)]
+    given = around_arguments(8192)
+    tokens = {name: meta(8192, n, 128, dtype=torch.bfloat16) for name, n in (("dq", 16), ("dk", 16), ("dv", 32))}
+    names = {"weight": "conv_weight", "bias": "conv_bias", "dweight": "dconv_weight", "dbias": "dconv_bias"}
+    gates = {name: meta(8192, 32, dtype=torch.bfloat16) for name in ("a", "b", "da", "db")}
+    gates |= {"dg": meta(8192, 32), "dbeta": meta(8192, 32)} | {x: meta(32) for x in ("A_log", "dA_log", "ddt_bias")}
+    heads = {names.get(name, name): x for name, x in given.items() if name != "do"} | tokens | gates
+    heads |= {"dt_bias": meta(32, dtype=torch.bfloat16)}
+    *walks, of_heads, norms = triton_resources(
+        SOLUTIONS / "triton_layer_backward",
+        [*calls, ("conv_gates.py::conv_gates_backward", heads), ("gated_norm.py::gated_rms_norm_backward", norm)],
     )
-    for kernels in (*walks, norms):
+    for kernels in (*walks, of_heads, norms):
         show("triton_layer_backward", kernels)
         assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
     assert all(kernels[0].name == "tokens_kernel" and kernels[0].registers <= 144 for kernels in walks)
+    assert of_heads[0].registers <= 168
     assert norms[0].registers <= 168
 
 
