@@ -311,6 +311,18 @@ def test_a_build_that_fails_is_told_and_the_next_candidate_serves(monkeypatch: p
 
 
 @pytest.mark.usefixtures("hopper")
+def test_what_is_chosen_serves_heads_that_only_a_number_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """fused_conv_prefill has heads of 64, 128 and 256."""
+    monkeypatch.setattr("gdnspec.build.machine.nvcc", lambda: "nvcc")
+    monkeypatch.setattr("gdnspec.api.kernel.load_function", lambda *_, **settings: lambda *values: None)
+    spec = gdnspec.definition("gdn_conv_gates_prefill")
+    for workload, head_dim, wanted in (("width_2", 120, "triton_layer"), ("width_3", 128, "fused_conv_prefill")):
+        inputs = spec.workload(workload).inputs()
+        assert inputs["head_dim"] == head_dim
+        assert gdnspec.kernel(spec, like=inputs).solution == wanted
+
+
+@pytest.mark.usefixtures("hopper")
 def test_an_entry_that_writes_its_outputs_gets_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call of a CUDA kernel: inputs and allocated outputs by position, defaults for what is left out."""
     got: list[Any] = []

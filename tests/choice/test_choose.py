@@ -203,6 +203,19 @@ def test_axes_follow_from_shapes(name: str, shapes: dict[str, Any], wanted: dict
     assert {axis: found.get(axis) for axis in wanted} == wanted
 
 
+def test_axes_follow_from_an_input_that_a_constraint_calls_an_axis() -> None:
+    """The channels of a convolution do not say how they divide into heads."""
+    contract = definition("gdn_conv_gates_prefill").definition
+    shapes = {"x": (5, 96), "a": (5, 2)}
+    assert "head_size" not in sizes(contract, shapes)
+    found = sizes(contract, shapes, numbers={"head_dim": 24})
+    assert (found["head_size"], found["num_k_heads"]) == (24, 1)
+    with pytest.raises(SpecError, match=r"x has shape \[5, 96\], whose dimension 1 is not \(2 \* num_k_heads"):
+        sizes(contract, shapes, numbers={"head_dim": 20})
+    with pytest.raises(SpecError, match=r"head_dim is head_size, but head_dim is -24 and head_size is unknown$"):
+        sizes(contract, shapes, numbers={"head_dim": -24})
+
+
 def test_shapes_that_contradict_each_other_are_told() -> None:
     contract = definition(PREFILL).definition
     with pytest.raises(SpecError, match=r"cu_seqlens has shape \[0\], whose dimension 0 is not num_seqs \+ 1"):

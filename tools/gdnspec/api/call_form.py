@@ -95,8 +95,10 @@ def form(found: Found, values: Mapping[str, Any], needed: Collection[str] = ()) 
     device = _device(found, tensors)
     _check_types(found, tensors)
     shapes = {name: tuple(value.shape) for name, value in tensors.items()}
-    scope = sizes(found.definition, shapes, needed)
-    scope |= {t.name: values[t.name] for t in found.definition.inputs if t.is_scalar and values.get(t.name) is not None}
+    names = [tensor.name for tensor in found.definition.inputs if tensor.is_scalar]
+    scalars = {name: values[name] for name in names if values.get(name) is not None}
+    numbers = {name: value for name, value in scalars.items() if type(value) is int}
+    scope = sizes(found.definition, shapes, needed, numbers) | scalars
     whole = [_is_contiguous(found, name, value) for name, value in tensors.items()]
     return Form(scope, device, all(whole))
 

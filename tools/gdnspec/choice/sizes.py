@@ -50,14 +50,20 @@ class _Equation:
             return None
         size, rest = divmod(value - one, step)
         if rest or size + 1 < 0:
-            raise _Contradiction(self.where)
+            raise _Contradiction(self.where.replace(f"{SIZE}, ", "").replace(SIZE, "unknown"))
         return size + 1
 
 
-def sizes(definition: Definition, shapes: Mapping[str, Sequence[int]], needed: Collection[str] = ()) -> Scope:
-    """Every axis that follows from the shapes of inputs. `needed`: axes to try harder for. Raises `SpecError` if the
-    shapes contradict the definition."""
+def sizes(
+    definition: Definition,
+    shapes: Mapping[str, Sequence[int]],
+    needed: Collection[str] = (),
+    numbers: Mapping[str, int] | None = None,
+) -> Scope:
+    """Every axis that follows from the shapes of inputs, and from `numbers`, the inputs that are integers. `needed`:
+    axes to try harder for. Raises `SpecError` if they contradict the definition."""
     equations = [*_of_axes(definition, shapes), *_of_shapes(definition, shapes)]
+    equations += _of_numbers(definition, numbers or {})
     scope: Scope = {}
     try:
         _solve(equations, scope)
@@ -94,6 +100,17 @@ def _of_axes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Ite
         same = _SAME.fullmatch(constraint.expression)
         if same is not None and {*same.groups()} <= axes:
             yield _Equation(parse(same[1]), None, same[2], constraint.message)
+
+
+def _of_numbers(definition: Definition, numbers: Mapping[str, int]) -> Iterator[_Equation]:
+    """Where a constraint says that an input is an axis, such as head_dim."""
+    axes = {axis.name for axis in definition.axes}
+    for constraint in definition.constraints:
+        same = _SAME.fullmatch(constraint.expression)
+        for name, axis in [] if same is None else [same.groups(), same.groups()[::-1]]:
+            if name in numbers and axis in axes:
+                where = f"{constraint.message}, but {name} is {numbers[name]} and {axis} is {SIZE}"
+                yield _Equation(parse(axis), numbers[name], "", where)
 
 
 def _of_shapes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Iterator[_Equation]:
