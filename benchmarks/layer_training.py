@@ -71,9 +71,9 @@ def ready(model: Any, case: Case, paths: list[str]) -> tuple[dict[str, Timed], d
         try:
             if path == "transformers" and case.packed:
                 raise ValueError("its state runs on over the bounds of packed sequences")
-            with PATHS[path](model):
-                outputs[path] = [x.clone() for x in training()]
-                calls[path] = recorded(on_path(path, model, training), model.device)
+            call = on_path(path, model, training)
+            outputs[path] = [x.clone() for x in call()]
+            calls[path] = recorded(call, model.device)
         except Exception as error:
             outputs.pop(path, None)
             print(f"{case.name}: {path} is left out: {said_of(error)}", file=sys.stderr)

@@ -31,9 +31,9 @@ except ImportError as error:
 from . import kimi_linear
 from .layer_states import Layer, is_step, keep, rows_of, sequences_of, step_of
 from .precision import l2_normalised
+from .qkvz import Sizes, apart
 
 Projected = tuple[Tensor, Tensor, Tensor, Tensor]
-WORD = 16  # bytes, the most that a thread of a GPU copies at a time
 
 
 # --- projections of hidden states: q, k and v side by side, output gates, raw b and a ---------------------------
@@ -41,27 +41,10 @@ WORD = 16  # bytes, the most that a thread of a GPU copies at a time
 
 def _qwen3_next(layer: Layer, hidden: Tensor) -> Projected:
     """Two projections, whose rows have all of a key head and of its value heads side by side."""
-    H, K, V = layer.num_k_heads, layer.head_k_dim, layer.value_dim // layer.num_k_heads
-    qkvz = layer.in_proj_qkvz(hidden)
+    H = layer.num_k_heads
+    qkv, z = apart(layer.in_proj_qkvz(hidden), Sizes(H, layer.head_k_dim, layer.value_dim // H))
     b, a = layer.in_proj_ba(hidden).unflatten(-1, (H, 2, -1)).movedim(-2, 0).flatten(-2)
-    if qkvz.requires_grad:
-        *parts, z = (x.flatten(-2) for x in qkvz.unflatten(-1, (H, -1)).split([K, K, V, V], dim=-1))
-        return torch.cat(parts, dim=-1), z, b, a
-    size = WORD // qkvz.element_size()
-    words = qkvz.is_contiguous() and not any(n % size for n in (K, V, qkvz.storage_offset()))
-    wide, K, V = (qkvz.view(torch.complex128), K // size, V // size) if words else (qkvz, K, V)
-    qk, v, z = wide.unflatten(-1, (H, -1)).split([2 * K, V, V], dim=-1)
-    qkv = _in_rows(qk.unflatten(-1, (2, K)).transpose(-3, -2), v)
-    return qkv.view(qkvz.dtype), _in_rows(z).view(qkvz.dtype), b, a
-
-
-def _in_rows(*parts: Tensor) -> Tensor:
-    """Heads [B, T, .., size] in rows [B, T, channels], part after part, each copied once."""
-    sizes = [x.shape[2:].numel() for x in parts]
-    rows = parts[0].new_empty(*parts[0].shape[:2], sum(sizes))
-    for place, x in zip(rows.split(sizes, dim=-1), parts, strict=True):
-        place.unflatten(-1, x.shape[2:]).copy_(x)
-    return rows
+    return qkv, z, b, a
 
 
 def _qwen3_5(layer: Layer, hidden: Tensor) -> Projected:

@@ -27,6 +27,18 @@ def test_all_gradients_of_a_layer_are_those_of_transformers(script: Any, capsys:
     assert "5+1+70: transformers is left out: ValueError: its state runs on over the bounds" in printed.err
 
 
+def test_a_path_that_is_recorded_runs_again(script: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """On a GPU a graph records the call, on the path that is in use for the call alone."""
+
+    def recorded(call: Any, device: Any) -> Any:
+        call()
+        return call
+
+    monkeypatch.setattr(script, "recorded", recorded)
+    script.main(["--tiny", "--device", "cpu", "--windows", "1", "--paths", "gdnspec"])
+    assert "left out" not in capsys.readouterr().err
+
+
 def test_a_layer_has_gradients_of_what_the_projections_give_and_of_its_own_weights(script: Any) -> None:
     model = script.built(True, 1, "cpu").train()
     (layer,) = (x.linear_attn for x in model.layers)
