@@ -32,11 +32,11 @@ def forward(
     bound = getattr(gate, "safe_gate_lower_bound", None)
     convolution = (self.conv1d.weight[:, 0], self.conv1d.bias)
     if is_step(self, T, cache_params):
-        states, slots = step_of(self, cache_params), rows_of(B, qkv).slots
-        mixed = ops.causal_conv1d_step(qkv.flatten(0, 1), *convolution, states.columns, slots)
+        states, each = step_of(self, cache_params), rows_of(B, qkv).slots
+        mixed = ops.causal_conv1d_step(qkv.flatten(0, 1), *convolution, states.columns, each)
         heads = (x[:, None] for x in _heads(mixed, H))
         output = ops.kimi_delta_attention_step_(
-            *heads, states.states, slots, slots, rates, a[:, None], biases, b[:, None], lower_bound=bound
+            *heads, states.states, each, each, rates, a[:, None], biases, b[:, None], lower_bound=bound
         )
         states.put_back()
     else:

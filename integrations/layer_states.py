@@ -79,11 +79,11 @@ def step_of(layer: Layer, cache_params: Any) -> Step:
 
 class Sequences(NamedTuple):
     """Whole sequences: where they start, their columns of the convolution with a slot each and whether these are there
-    already, and the states of the rule."""
+    already, and the states of the rule. Without slots, which training goes without, the first has the first columns."""
 
     starts: Tensor
     columns: Tensor
-    slots: Tensor
+    slots: Tensor | None
     has_columns: Tensor
     state: Tensor | None
 
@@ -102,7 +102,8 @@ def sequences_of(layer: Layer, qkv: Tensor, cache_params: Any, packed: Tensor | 
         size = kept + 1 if cache.record_past else kept
         cache_params.update_conv_state(qkv.mT, layer.layer_idx, conv_kernel_size=size)
     state = cache.recurrent_states[0].mT.contiguous() if goes_on else None
-    return Sequences(starts, columns, rows.slots, rows.every if goes_on else rows.none, state)
+    slots = None if qkv.requires_grad else rows.slots
+    return Sequences(starts, columns, slots, rows.every if goes_on else rows.none, state)
 
 
 def keep(layer: Layer, cache_params: Any, state: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Operators over ragged sequences where rows stand behind the last one: these belong to none, whatever they hold."""
 
 import math
+from dataclasses import replace
 
 import helpers_kda_operators
 import helpers_operators
@@ -12,13 +13,23 @@ from torch import Tensor
 BEHIND = 5
 BFLOAT16, FLOAT32 = torch.bfloat16, torch.float32
 GDN, KDA = helpers_operators.calls(torch.float64), helpers_kda_operators.calls(torch.float64)
+BFLOAT = helpers_operators.calls(BFLOAT16)
+
+
+def without_slots(call: Call) -> Call:
+    return replace(call, args=(*call.args[:9], None, *call.args[10:]))
+
+
 CALLS: dict[str, tuple[int, Call]] = {
     **{f"gdn, {name}": (7, GDN[name]) for name in ("ragged", "convolution", "convolution and gates")},
     **{f"kda, {name}": (20, KDA[name]) for name in ("ragged", "raw gates")},
     "kda, checkpoints": (67, KDA["checkpoints"]),
     # Their gradients are those of a definition.
     "gdn, bfloat16": (7, helpers_operators.calls(BFLOAT16, FLOAT32, FLOAT32, 64, 64)["ragged"]),
-    "gdn, convolution in bfloat16": (7, helpers_operators.calls(BFLOAT16)["convolution"]),
+    "gdn, convolution in bfloat16": (7, BFLOAT["convolution"]),
+    "gdn, convolution without slots in bfloat16": (7, BFLOAT["convolution without slots"]),
+    "gdn, gates in bfloat16": (7, BFLOAT["convolution and gates"]),
+    "gdn, gates without slots in bfloat16": (7, without_slots(BFLOAT["convolution and gates"])),
     "kda, bfloat16": (20, helpers_kda_operators.calls(BFLOAT16, FLOAT32, 64)["ragged"]),
 }
 
@@ -47,7 +58,7 @@ def test_they_change_nothing_and_have_gradients_of_zero(name: str) -> None:
     more_outputs, more_gradients = differentiated(call, given)
     for i, (found, expected) in enumerate(zip(more_outputs, outputs, strict=True)):
         torch.testing.assert_close(found[: len(expected)], expected, rtol=0, atol=0)
-        gate = name == "gdn, convolution and gates" and i == 3
+        gate = call.name == "causal_conv1d_gates" and i == 3
         assert torch.all(found[len(expected) :] == (1 if gate else 0))
     for found, expected in zip(more_gradients, gradients, strict=True):
         torch.testing.assert_close(found[: len(expected)], expected, rtol=1e-5, atol=1e-6)

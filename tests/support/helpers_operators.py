@@ -86,6 +86,7 @@ def calls(
             "gated_delta_rule_verify", (*heads(B, 2), normal(8 * times, 4, V, K, of=state), *drafts, *raw(B, 2)), (3,)
         ),
         "convolution": Call("causal_conv1d", (*convolved, carried), (4,)),
+        "convolution without slots": Call("causal_conv1d", (*convolved[:-1], None, carried), (4,)),
         "convolution step": Call(
             "causal_conv1d_step", (normal(B, 6), normal(6, 4), None, normal(5 * times, 6, 3), slots(5, 0, -1, 4)), (3,)
         ),

@@ -135,14 +135,15 @@ def causal_conv1d(
     bias: Tensor | None,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
 ) -> Tensor:
     """silu of the causal convolution of each channel, over ragged sequences. Returns output.
 
     x [T, C], weight [C, W], bias [C] or None, cu_seqlens [N + 1]; conv_states [slots, C, W - 1], updated in place;
     slots [N], has_initial_state [N] bool. Sequence n starts from slot slots[n], or from zeros where has_initial_state
-    is false, and leaves its last W - 1 inputs there. Where the slot is -1 the output is zero.
+    is false, and leaves its last W - 1 inputs there. Where the slot is -1 the output is zero. Without slots sequence n
+    has slot n, and gradients take less time, since no sequence is skipped.
     """
     return convolution.OPERATOR(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
 
@@ -169,7 +170,7 @@ def causal_conv1d_gates(
     dt_bias: Tensor,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
     head_dim: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:

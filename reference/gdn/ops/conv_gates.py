@@ -11,7 +11,7 @@ from ..kv_dims import update_gate_raw
 from . import sizes
 from .convolution import convolved
 from .decode import forget_gate
-from .pooled import Pooled
+from .pooled import Pooled, of_each
 
 NAME = "causal_conv1d_gates"
 
@@ -26,7 +26,7 @@ def moved(
     dt_bias: Tensor,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
     head_dim: int,
 ) -> tuple[Tensor, ...]:
@@ -36,6 +36,7 @@ def moved(
     )  # fmt: skip
     rows = len(x)  # those behind the last sequence do nothing: gates of 1, and zeros
     x, a, b = checks.of_sequences(NAME, "cu_seqlens", cu_seqlens, x, a, b)
+    slots = of_each(slots, cu_seqlens)
     checks.slots(NAME, "slots", slots, len(conv_states), once=True)
     dtype = arithmetic_type(x, conv_weight, conv_bias, a, b, A_log, dt_bias, conv_states)
     mixed, written, after = convolved(
@@ -61,7 +62,7 @@ def fake(
     dt_bias: Tensor,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
     head_dim: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -73,7 +74,7 @@ def fake(
     sizes.convolution(NAME, "x", x, conv_weight, conv_bias, conv_states)
     sizes.gates(NAME, "T", x.shape[0], a, b, A_log, dt_bias)
     key_heads = sizes.channels(NAME, "x", x.shape[1], a.shape[1], head_dim, head_dim)
-    sizes.sequences(NAME, x, cu_seqlens, slots, has_initial_state)
+    sizes.sequences(NAME, x, cu_seqlens, conv_states, slots, has_initial_state)
     g, beta = (a.new_empty(a.shape, dtype=arithmetic_type(x, *floats.values(), conv_states)) for _ in "gb")
     T = x.shape[0]
     q, k = (x.new_empty(T, key_heads, head_dim) for _ in "qk")
@@ -90,11 +91,11 @@ def asked(
     dt_bias: Tensor,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
     head_dim: int,
 ) -> tuple[str, tuple[Any, ...], None]:
-    gates, states = (a, b, A_log.float(), dt_bias), (conv_states, slots.int(), has_initial_state)
+    gates, states = (a, b, A_log.float(), dt_bias), (conv_states, of_each(slots, cu_seqlens).int(), has_initial_state)
     return "gdn_conv_gates_prefill", (x, conv_weight, conv_bias, *gates, cu_seqlens.long(), *states, head_dim), None
 
 
@@ -134,7 +135,7 @@ def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
 OPERATOR = register_pool(
     NAME,
     "Tensor x, Tensor conv_weight, Tensor? conv_bias, Tensor a, Tensor b, Tensor A_log, Tensor dt_bias, "
-    "Tensor cu_seqlens, Tensor(a!) conv_states, Tensor slots, Tensor has_initial_state, int head_dim",
+    "Tensor cu_seqlens, Tensor(a!) conv_states, Tensor? slots, Tensor has_initial_state, int head_dim",
     moved,
     fake,
     asked,

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..convolution import silu
 from ..gated_delta_net import arithmetic_type
 from . import sizes
-from .pooled import Pooled
+from .pooled import Pooled, of_each
 
 PREFILL, STEP = "causal_conv1d", "causal_conv1d_step"
 
@@ -20,12 +20,13 @@ def moved(
     bias: Tensor | None,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, and the states that go to the slots of sequences that are neither skipped nor empty."""
     fake(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
     (own,) = checks.of_sequences(PREFILL, "cu_seqlens", cu_seqlens, x)
+    slots = of_each(slots, cu_seqlens)
     checks.slots(PREFILL, "slots", slots, len(conv_states), once=True)
     output, written, after = convolved(
         own, weight, bias, cu_seqlens.long(), conv_states, slots.long(), has_initial_state
@@ -77,12 +78,12 @@ def fake(
     bias: Tensor | None,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
 ) -> Tensor:
     """The output without values, for a call that is served. Raises `ValueError` and `TypeError` for others."""
     _check(PREFILL, x, weight, bias, conv_states, cu_seqlens=cu_seqlens, slots=slots)
-    sizes.sequences(PREFILL, x, cu_seqlens, slots, has_initial_state)
+    sizes.sequences(PREFILL, x, cu_seqlens, conv_states, slots, has_initial_state)
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -104,7 +105,7 @@ def step_fake(x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tenso
 
 
 def _check(
-    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, **integers: Tensor
+    name: str, x: Tensor, weight: Tensor, bias: Tensor | None, conv_states: Tensor, **integers: Tensor | None
 ) -> None:  # fmt: skip
     checks.tensors(name, {"x": x, "weight": weight, "bias": bias, "conv_states": conv_states}, dict(integers))
     sizes.convolution(name, "x", x, weight, bias, conv_states, prefix="")
@@ -116,10 +117,10 @@ def asked(
     bias: Tensor | None,
     cu_seqlens: Tensor,
     conv_states: Tensor,
-    slots: Tensor,
+    slots: Tensor | None,
     has_initial_state: Tensor,
 ) -> tuple[str, tuple[Any, ...], None]:
-    inputs = (x, weight, bias, cu_seqlens.long(), conv_states, slots.int(), has_initial_state)
+    inputs = (x, weight, bias, cu_seqlens.long(), conv_states, of_each(slots, cu_seqlens).int(), has_initial_state)
     return "gdn_conv1d_prefill", inputs, None
 
 
@@ -153,7 +154,7 @@ def backward_asked(grads: Grads, args: tuple[Any, ...]) -> Asked:
 
 OPERATOR = register_pool(
     PREFILL,
-    "Tensor x, Tensor weight, Tensor? bias, Tensor cu_seqlens, Tensor(a!) conv_states, Tensor slots, "
+    "Tensor x, Tensor weight, Tensor? bias, Tensor cu_seqlens, Tensor(a!) conv_states, Tensor? slots, "
     "Tensor has_initial_state",
     moved,
     fake,

@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def of_each(slots: Tensor | None, cu_seqlens: Tensor) -> Tensor:
+    """The slot of each sequence."""
+    return torch.arange(len(cu_seqlens) - 1, device=cu_seqlens.device) if slots is None else slots
+
+
 @dataclass(frozen=True)
 class Pooled:
     """A call on a pool [slots, C, W - 1], as it was before; `dpool` is the gradient of the pool afterwards. Nothing is
@@ -13,13 +18,13 @@ class Pooled:
 
     cu_seqlens: Tensor
     pool: Tensor
-    slots: Tensor
+    slots: Tensor | None
     has_initial_state: Tensor
     dpool: Tensor | None
 
     @property
     def _live(self) -> Tensor:
-        return self.slots >= 0
+        return of_each(self.slots, self.cu_seqlens) >= 0
 
     @property
     def _carried(self) -> Tensor:
@@ -31,10 +36,13 @@ class Pooled:
 
     @property
     def _rows(self) -> Tensor:
-        return self.slots.long().clamp(min=0)
+        return of_each(self.slots, self.cu_seqlens).long().clamp(min=0)
 
     def owned(self, *tensors: Tensor | None) -> list[Tensor | None]:
-        """Rows of tokens, with zeros in those of skipped sequences and of none, whatever they hold."""
+        """Rows of tokens, with zeros in those of skipped sequences and of none, whatever they hold. Without slots no
+        sequence is skipped, and what no sequence has is left out by the kernels: a copy less."""
+        if self.slots is None:
+            return list(tensors)
         length = next(len(x) for x in tensors if x is not None)
         # A row behind the last sequence has the number of one more, which is not live.
         owner = torch.searchsorted(self.cu_seqlens[1:], torch.arange(length, device=self.pool.device), right=True)

@@ -68,11 +68,17 @@ def convolution(
     checks.shape(operator, "conv_states", states, (None, x.shape[1], weight.shape[1] - 1), told)
 
 
-def sequences(operator: str, x: Tensor, cu_seqlens: Tensor, slots: Tensor, has_initial_state: Tensor) -> None:
-    """Ragged sequences with a state each."""
+def sequences(
+    operator: str, x: Tensor, cu_seqlens: Tensor, states: Tensor, slots: Tensor | None, has_initial_state: Tensor
+) -> None:
+    """Ragged sequences with a state each. Without slots those of the first sequences are in the first slots."""
     checks.shape(operator, "slots", slots, (None,), "[N]")
-    checks.shape(operator, "cu_seqlens", cu_seqlens, (slots.shape[0] + 1,), "[N + 1]")
-    checks.shape(operator, "has_initial_state", has_initial_state, (slots.shape[0],), "[N]")
+    checks.shape(operator, "cu_seqlens", cu_seqlens, (None if slots is None else slots.shape[0] + 1,), "[N + 1]")
+    count = cu_seqlens.shape[0] - 1
+    checks.shape(operator, "has_initial_state", has_initial_state, (count,), "[N]")
+    if slots is None:
+        said = f"slots is None, and conv_states has {states.shape[0]} slots"
+        torch._check_value(states.shape[0] >= count, lambda: f"{operator}: {said}: one for each of {count} is served")
     if has_initial_state.dtype != torch.bool or has_initial_state.device != x.device:
         found = f"{checks.said(has_initial_state)} on {has_initial_state.device}"
         raise TypeError(f"{operator}: has_initial_state is {found}: bool on {x.device} is served")

@@ -33,14 +33,14 @@ def padded(gate: str, layout: str) -> Call:
     return replace(RULE, args=(*batch, state[:2].bfloat16()), words={"gate": gate, "state_layout": layout})
 
 
-def convolution(lengths: tuple[int, ...], slots: tuple[int, ...], bias: bool = True) -> Call:
+def convolution(lengths: tuple[int, ...], slots: tuple[int, ...] | None, bias: bool = True) -> Call:
     x, weight, b, _, states, *_ = CONVOLUTION.args
     starts, carried = torch.tensor([0, *lengths]).cumsum(0), torch.tensor([True, False, True, True])
-    args = (x[: sum(lengths)], weight, b if bias else None, starts, states, torch.tensor(slots), carried)
-    return replace(CONVOLUTION, args=args)
+    named = None if slots is None else torch.tensor(slots)
+    return replace(CONVOLUTION, args=(x[: sum(lengths)], weight, b if bias else None, starts, states, named, carried))
 
 
-def gates(slots: tuple[int, ...], bias: bool = True) -> Call:
+def gates(slots: tuple[int, ...] | None, bias: bool = True) -> Call:
     """Of the convolution, norms and gates: sequences of 3, 2 and 0 tokens, the second one without a state."""
     x, weight, b, *gates, _, states, _, _, size = GATES.args
     starts, carried = torch.tensor([0, 3, 5, 5]), torch.tensor([True, False, True])
@@ -51,7 +51,7 @@ def gates(slots: tuple[int, ...], bias: bool = True) -> Call:
         *gates,
         starts,
         states,
-        torch.tensor(slots, dtype=torch.int32),
+        None if slots is None else torch.tensor(slots, dtype=torch.int32),
         carried,
         size,
     )
@@ -74,7 +74,9 @@ SERVED = {
     "absent": (replace(RULE, args=(*RULE.args[:3], None, None, None, RULE.args[6])), "gdn_prefill_backward_k_first"),
     "convolution": (convolution((2, 1, 0, 4), (0, 2, 1, -1)), "gdn_conv1d_backward"),
     "without bias": (convolution((1, 3, 0, 3), (3, -1, 0, 4), bias=False), "gdn_conv1d_backward"),
+    "convolution without slots": (convolution((2, 1, 0, 4), None), "gdn_conv1d_backward"),
     "convolution and gates": (gates((0, 1, 4)), "gdn_conv_gates_backward"),
+    "gates without slots": (gates(None), "gdn_conv_gates_backward"),
     "gates of a skipped sequence": (gates((3, -1, 0), bias=False), "gdn_conv_gates_backward"),
     "norm": (norm(2, 2), "gdn_gated_rms_norm_backward"),
     "norm of rows": (norm(4), "gdn_gated_rms_norm_backward"),
@@ -106,6 +108,22 @@ def test_they_are_those_of_the_same_call_in_float64(name: str, asked: list[str])
             far = (gradient.double() - wanted[i]).norm() / wanted[i].norm().clamp(min=1e-30)
             assert far < 5e-3, (without, i, float(far))
     assert set(asked) == {definition}
+
+
+IN_ORDER = {
+    "convolution": (convolution((2, 1, 0, 4), None), convolution((2, 1, 0, 4), (0, 1, 2, 3))),
+    "gates": (gates(None), gates((0, 1, 2))),
+}
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_without_slots_they_are_those_of_one_slot_after_the_other(name: str) -> None:
+    """And so are the outputs, and the states that a call leaves."""
+    found, wanted = IN_ORDER[name]
+    assert all(map(torch.equal, found.outputs(*found.copy()), wanted.outputs(*wanted.copy())))
+    one, other = gradients(found), gradients(wanted)
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[i], other[i]) for i in one)
 
 
 def test_a_kernel_is_chosen_once_for_a_form_and_none_for_other_types(asked: list[str]) -> None:

@@ -176,6 +176,7 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
         "read_slots[0] is 0 and write_slots[0] is -1:",
     ),
     "no drafts": ("verify", {5: torch.zeros(3, 1, dtype=torch.int32)}, ValueError, "state_slots has the shape"),
+    "slots for none": ("convolution", {4: torch.zeros(2, 6, 3), 5: None}, ValueError, "conv_states has 2 slots"),
     "flags": ("convolution", {6: torch.ones(3)}, TypeError, "has_initial_state is float32 on cpu: bool on cpu is"),
     "a width": ("convolution", {1: torch.zeros(6, 3)}, ValueError, "here [any, 6, 2], is served"),
     "channels": ("convolution step", {1: torch.zeros(5, 4)}, ValueError, "weight has the shape [5, 4]"),
