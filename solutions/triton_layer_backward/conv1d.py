@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from checks import DEBUG, check_bounds, require, require_dimensions
 from sums import add_parts
-from walk import blocking, walk, walk_from_state
+from walk import BITS, blocking, walk, walk_from_state
 
 
 # Compiled for one sequence, where all would be constants, Triton 3.6 fails.
@@ -86,9 +86,9 @@ def conv1d_backward(x, weight, bias, cu_seqlens, initial_state, do, dht, dx, dwe
     parts = dweight.new_empty((blocks, W + 1, C))
     if blocks and C:
         tokens_kernel[(blocks * across,)](
-            *given, dx, parts, N, total, C, W=W, **has, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1
+            *given, dx, parts, N, total, C, W=W, **has, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1, **BITS
         )
     if W > 1 and C:
-        state_kernel[(N * across,)](*given, dh0, N, total, C, W=W, **has, BC=BC, num_warps=1)
+        state_kernel[(N * across,)](*given, dh0, N, total, C, W=W, **has, BC=BC, num_warps=1, **BITS)
     if C:
         add_parts(parts, dweight, dbias)

@@ -10,7 +10,7 @@ import triton.language as tl
 from checks import DEBUG, FLOATS, check_bounds, require, require_dimensions
 from gates import gates_backward
 from sums import add_parts
-from walk import blocking, walk, walk_from_state
+from walk import BITS, blocking, walk, walk_from_state
 
 LARGEST = 256  # elements of a head
 
@@ -120,7 +120,7 @@ def conv_gates_backward(
         check_bounds(cu_seqlens, total)
     BT, AT_ONCE, _ = blocking(total, C)
     blocks, heads, BC = triton.cdiv(total, BT), 2 * HK + H, triton.next_power_of_2(D)
-    sizes = {"HK": HK, "H": H, "D": D, "W": W, "BC": BC, "num_warps": max(1, BC // 128)}
+    sizes = {"HK": HK, "H": H, "D": D, "W": W, "BC": BC, "num_warps": max(1, BC // 128)} | BITS
     has = {"HAS_BIAS": conv_bias is not None, "HAS_STATE": initial_state is not None, "HAS_DHT": dht is not None}
     gradients = [z for y in (dq, dk, dv) for z in (y, y.stride(0))]
     given = (x, x.stride(0), conv_weight, conv_bias, cu_seqlens, initial_state, *gradients, dht)

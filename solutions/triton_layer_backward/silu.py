@@ -22,4 +22,4 @@ def silu_terms(x):
         larger = 1.0 / (1.0 + e)
     smaller = e * larger
     sigmoid = tl.where(x >= 0, larger, smaller)
-    return sigmoid, sigmoid + x * (larger * smaller)
+    return sigmoid, tl.fma(x, larger * smaller, sigmoid)

@@ -8,6 +8,11 @@ from checks import INTERPRETED
 from silu import silu_terms
 
 
+# A token has the same bits wherever it lies in a walk: a compiler that fused products and sums by itself would not fuse
+# those of both ways below alike.
+BITS = {"enable_fp_fusion": False}
+
+
 def blocking(tokens: int, channels: int) -> tuple[int, int, int]:
     """(tokens of a walk, rows that it loads at once, channels of a warp): the one place to tune."""
     if INTERPRETED:
@@ -53,16 +58,16 @@ def step(taps, bias, older, open_dx, x, dy, W: tl.constexpr, NORM: tl.constexpr)
     inputs += older
     p = bias
     for k in tl.static_range(W):
-        p += taps[W - 1 - k] * inputs[k]
+        p = tl.fma(taps[W - 1 - k], inputs[k], p)
     sigmoid, slope = silu_terms(p)
     if NORM:
         y = p * sigmoid
         rstd = 1.0 / tl.sqrt(tl.sum(y * y, axis=0) + 1e-6)
-        dy = rstd * (dy - y * (rstd * rstd * tl.sum(y * dy, axis=0)))
+        dy = rstd * tl.fma(y, -(rstd * rstd * tl.sum(y * dy, axis=0)), dy)
     dp = dy * slope
     dx = (taps[W - 1] * dp,)
     for k in tl.static_range(1, W):
-        dx += (open_dx[k - 1] + taps[W - 1 - k] * dp,)
+        dx += (tl.fma(taps[W - 1 - k], dp, open_dx[k - 1]),)
     return dp, inputs, dx
 
 
@@ -70,7 +75,7 @@ def step(taps, bias, older, open_dx, x, dy, W: tl.constexpr, NORM: tl.constexpr)
 def summed(dtaps, dbias, dp, inputs, W: tl.constexpr):
     sums = ()
     for j in tl.static_range(W):
-        sums += (dtaps[j] + dp * inputs[W - 1 - j],)
+        sums += (tl.fma(dp, inputs[W - 1 - j], dtaps[j]),)
     return sums, dbias + dp
 
 

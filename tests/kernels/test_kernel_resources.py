@@ -274,7 +274,7 @@ def test_gradients_around_the_rule_stay_in_registers(monkeypatch: pytest.MonkeyP
     for kernels in (*walks, of_heads, norms):
         show("triton_layer_backward", kernels)
         assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
-    assert all(kernels[0].name == "tokens_kernel" and kernels[0].registers <= 144 for kernels in walks)
+    assert all(kernels[0].name == "tokens_kernel" and kernels[0].registers <= 152 for kernels in walks)
     assert of_heads[0].registers <= 168
     assert norms[0].registers <= 168
 

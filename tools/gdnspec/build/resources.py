@@ -76,7 +76,9 @@ def _assembled(kernel: Any) -> KernelResources:
         source = Path(folder) / "kernel.ptx"
         source.write_text(ptx)
         ptxas = triton.knobs.nvidia.ptxas.path
-        log = run([ptxas, "-v", f"--gpu-name={arch[1]}", str(source), "-o", str(source.with_suffix(".cubin"))]).stderr
+        fused = [] if kernel.metadata.enable_fp_fusion else ["--fmad=false"]  # as Triton tells it
+        target = [f"--gpu-name={arch[1]}", *fused]
+        log = run([ptxas, "-v", *target, str(source), "-o", str(source.with_suffix(".cubin"))]).stderr
     (used,) = parse_ptxas(log)
     # For ptxas, Triton's shared memory is dynamic and of unknown size; Triton knows the size.
     return replace(used, shared_bytes=int(kernel.metadata.shared), refilled=len(refilled(kernel.asm["ttgir"])))
