@@ -1,0 +1,189 @@
+"""The convolution as a walk over some tokens of some channels, whatever sequences these are of. It keeps the last
+inputs, so each row is read once.
+
+The walk that has a sequence's first token alone touches its state. It makes the tokens that meet the old state as well,
+even where they lie behind its own, and takes the last inputs from x, whoever makes the tokens there. So no walk can see
+what another has written.
+"""
+
+import triton
+import triton.language as tl
+from checks import INTERPRETED
+from triton.language.extra import libdevice
+
+FAST = tl.constexpr(not INTERPRETED)  # the interpreter has none of a device's functions
+
+
+def blocking(tokens: int, channels: int) -> tuple[int, int, int]:
+    """(tokens of a walk, rows that it loads at once, channels of a warp): the one place to tune."""
+    if INTERPRETED:
+        return 64, 8, min(1024, triton.next_power_of_2(channels))  # it charges by the program
+    # Longer walks read less twice, as long as there are enough of them.
+    walks = tokens * channels // (128 * 128)
+    return 128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128
+
+
+@triton.jit
+def silu(x):
+    if FAST:  # what is no normal number becomes 0, on the way too
+        y = libdevice.fast_dividef(x, 1.0 + libdevice.fast_expf(-x))
+    else:
+        y = x / (1.0 + tl.exp(-x))
+    return y
+
+
+@triton.jit
+def stop_of(cu_seqlens_ptr, n, num_seqs, total):
+    """Where sequence n ends, inside of the rows whatever cu_seqlens holds. The rows behind the last one count as one
+    more."""
+    bound = tl.load(cu_seqlens_ptr + n + 1, mask=n < num_seqs, other=total).to(tl.int64)
+    return tl.minimum(tl.maximum(bound, 0), total)
+
+
+@triton.jit
+def sequence_of(cu_seqlens_ptr, t, num_seqs, total):
+    """Which sequence has token t: as many end before it."""
+    low, high = num_seqs * 0, num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        ended = stop_of(cu_seqlens_ptr, middle, num_seqs, total) <= t
+        low = tl.where(ended, middle + 1, low)
+        high = tl.where(ended, high, middle)
+    return low
+
+
+@triton.jit
+def slot_of(slots_ptr, n, num_seqs, num_slots):
+    """The slot of sequence n, or -1 for one that is skipped: a slot that is none is never followed."""
+    slot = tl.load(slots_ptr + n, mask=(n >= 0) & (n < num_seqs), other=-1).to(tl.int64)
+    return tl.where((slot >= 0) & (slot < num_slots), slot, -1)
+
+
+@triton.jit
+def move_state(
+    x_ptr, state_at, carried, start, stop, c0, C: tl.constexpr, W: tl.constexpr, BC: tl.constexpr, WP: tl.constexpr
+):  # fmt: skip
+    """Channels c0 to c0 + BC of a state, from before a sequence's tokens to after them. Input i is then token
+    L - (W - 1) + i of L, or was input L + i. A thread has neighbours in memory, and not those of its own channels."""
+    at = tl.arange(0, BC * WP)
+    c, i = c0 + at // (W - 1), at % (W - 1)
+    here = (at < BC * (W - 1)) & (c < C)
+    state_at += c0 * (W - 1) + at
+    moved, recent = i + (stop - start), stop - (W - 1) + i
+    old = tl.load(state_at + (stop - start), mask=here & carried & (moved < W - 1), other=0.0)
+    new = tl.load(x_ptr + recent * C + c, mask=here & (recent >= start), other=0.0)
+    new = tl.where(recent >= start, new.to(old.dtype), old)
+    tl.debug_barrier()  # every thread has what it needs of the old state
+    tl.store(state_at, new, mask=here)
+
+
+@triton.jit
+def step(taps, bias, older, x, W: tl.constexpr):
+    """One token of a walk: its output, and the inputs from it on backwards. `older` has the W - 1 before it, the newest
+    first."""
+    inputs = (x,)
+    inputs += older
+    y = bias
+    for j in tl.static_range(W):
+        y = tl.fma(taps[j], inputs[W - 1 - j], y)
+    return silu(y), inputs
+
+
+@triton.jit
+def put(output_ptr, t, y, here, c, C: tl.constexpr):
+    tl.store(output_ptr + t * C + c, y.to(output_ptr.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def walk(
+    x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
+    num_seqs, total, num_slots, slot_stride, first, c0, c, c_in,
+    C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BT: tl.constexpr, AT_ONCE: tl.constexpr,
+    BC: tl.constexpr, WP: tl.constexpr,
+):  # fmt: skip
+    """Tokens first to first + BT of channels c [BC], from c0 on."""
+    last = stop_of(cu_seqlens_ptr, num_seqs - 1, num_seqs, total)  # from here on rows belong to no sequence
+    n = sequence_of(cu_seqlens_ptr, first, num_seqs, total)
+    start = tl.where(n > 0, stop_of(cu_seqlens_ptr, tl.maximum(n - 1, 0), num_seqs, total), 0)
+    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+    since = start + (W - 1)  # before this the walk with its first token makes them
+    if start >= first:  # nothing has begun: at its first token it will
+        n, stop, since = n - 1, first, first
+    slot = slot_of(slots_ptr, n, num_seqs, num_slots)
+
+    zero = tl.zeros([BC], dtype=tl.float32)
+    bias = zero
+    if HAS_BIAS:
+        bias = tl.load(bias_ptr + c, mask=c_in, other=0.0).to(tl.float32)
+    taps, older = (), ()
+    for j in tl.static_range(W):
+        taps += (tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32),)
+    for k in tl.static_range(1, W):
+        here = c_in & (first - k >= start) & (first < last)
+        older += (tl.load(x_ptr + (first - k) * C + c, mask=here, other=0.0).to(tl.float32),)
+
+    for group in range(0, BT, AT_ONCE):
+        t = first + group
+        if (slot >= 0) & (t >= since) & (t + AT_ONCE <= stop):  # far from the ends of a sequence
+            xs = ()
+            for m in tl.static_range(AT_ONCE):  # all loads before any store, which could be to the same addresses
+                xs += (tl.load(x_ptr + (t + m) * C + c, mask=c_in, other=0.0),)
+            for m in tl.static_range(AT_ONCE):
+                y, inputs = step(taps, bias, older, xs[m].to(tl.float32), W)
+                put(output_ptr, t + m, y, c_in, c, C)
+                older = inputs[: W - 1]
+        elif t < last:
+            xs = ()
+            for m in tl.static_range(AT_ONCE):  # what rows behind the last sequence hold is never read
+                xs += (tl.load(x_ptr + (t + m) * C + c, mask=c_in & (t + m < last), other=0.0),)
+            for m in range(AT_ONCE):
+                if (t + m >= stop) & (t + m < last):  # another sequence begins
+                    start, since = t + m, t + m
+                    n += 1
+                    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                    while (stop <= start) & (n < num_seqs):
+                        n += 1
+                        stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                    slot = slot_of(slots_ptr, n, num_seqs, num_slots)
+                    carried = tl.load(flags_ptr + n, mask=slot >= 0, other=0) != 0
+                    state_at = pool_ptr + slot * slot_stride
+                    older = ()
+                    for k in tl.static_range(1, W):
+                        at = state_at + c * (W - 1) + (W - 1 - k)
+                        older += (tl.load(at, mask=c_in & carried, other=0.0).to(tl.float32),)
+                    if slot >= 0:
+                        move_state(x_ptr, state_at, carried, start, stop, c0, C, W, BC, WP)
+                y, inputs = step(taps, bias, older, xs[0].to(tl.float32), W)
+                y = tl.where(slot >= 0, y, 0.0)
+                put(output_ptr, t + m, y, c_in & (t + m >= since) & (t + m < last), c, C)
+                older = inputs[: W - 1]
+                coming = xs[1:]
+                coming += (xs[0],)
+                xs = coming
+
+    if (start >= first) & (start + (W - 1) > first + BT):  # tokens behind its own that meet an old state
+        for k in tl.static_range(W - 2):
+            t = first + BT + k
+            here = c_in & (t < stop) & (t < start + (W - 1)) & (t < last)
+            x = tl.load(x_ptr + t * C + c, mask=here, other=0.0).to(tl.float32)
+            y, inputs = step(taps, bias, older, x, W)
+            put(output_ptr, t, tl.where(slot >= 0, y, 0.0), here, c, C)
+            older = inputs[: W - 1]
+
+
+# Compiled for one sequence, where all would be constants, Triton 3.6 fails.
+@triton.jit(do_not_specialize=["num_seqs", "total", "num_slots"])
+def prefill_kernel(
+    x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
+    num_seqs, total, num_slots, slot_stride,
+    C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BT: tl.constexpr, AT_ONCE: tl.constexpr,
+    BC: tl.constexpr, WP: tl.constexpr,
+):  # fmt: skip
+    across: tl.constexpr = (C + BC - 1) // BC
+    first = (tl.program_id(0) // across).to(tl.int64) * BT
+    c0 = tl.program_id(0) % across * BC
+    c = c0 + tl.arange(0, BC)
+    walk(
+        x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
+        num_seqs, total, num_slots, slot_stride, first, c0, c, c < C, C, W, HAS_BIAS, BT, AT_ONCE, BC, WP,
+    )  # fmt: skip
