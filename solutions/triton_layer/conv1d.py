@@ -178,8 +178,7 @@ def conv1d_prefill(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_
     prefill_kernel[(triton.cdiv(len(x), BT) * triton.cdiv(C, BC),)](
         x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state.view(torch.uint8), output,
         num_seqs, len(x), len(conv_states), conv_states.stride(0),
-        C=C, W=W, HAS_BIAS=bias is not None, BT=BT, AT_ONCE=AT_ONCE, BC=BC, WP=triton.next_power_of_2(W - 1),
-        num_warps=1,
+        C=C, W=W, HAS_BIAS=bias is not None, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1,
     )  # fmt: skip
 
 

@@ -55,26 +55,26 @@ def sequence_of(cu_seqlens_ptr, t, num_seqs, total):
 @triton.jit
 def slot_of(slots_ptr, n, num_seqs, num_slots):
     """The slot of sequence n, or -1 for one that is skipped: a slot that is none is never followed."""
-    slot = tl.load(slots_ptr + n, mask=(n >= 0) & (n < num_seqs), other=-1).to(tl.int64)
-    return tl.where((slot >= 0) & (slot < num_slots), slot, -1)
+    slot = tl.load(slots_ptr + n, mask=(n >= 0) & (n < num_seqs), other=-1)
+    return tl.where(slot < num_slots, tl.maximum(slot, -1), -1)
 
 
 @triton.jit
-def move_state(
-    x_ptr, state_at, carried, start, stop, c0, C: tl.constexpr, W: tl.constexpr, BC: tl.constexpr, WP: tl.constexpr
-):  # fmt: skip
+def move_state(x_ptr, state_at, carried, start, stop, c0, C: tl.constexpr, W: tl.constexpr, BC: tl.constexpr):
     """Channels c0 to c0 + BC of a state, from before a sequence's tokens to after them. Input i is then token
-    L - (W - 1) + i of L, or was input L + i. A thread has neighbours in memory, and not those of its own channels."""
-    at = tl.arange(0, BC * WP)
-    c, i = c0 + at // (W - 1), at % (W - 1)
-    here = (at < BC * (W - 1)) & (c < C)
-    state_at += c0 * (W - 1) + at
-    moved, recent = i + (stop - start), stop - (W - 1) + i
-    old = tl.load(state_at + (stop - start), mask=here & carried & (moved < W - 1), other=0.0)
-    new = tl.load(x_ptr + recent * C + c, mask=here & (recent >= start), other=0.0)
-    new = tl.where(recent >= start, new.to(old.dtype), old)
-    tl.debug_barrier()  # every thread has what it needs of the old state
-    tl.store(state_at, new, mask=here)
+    L - (W - 1) + i of L, or was input L + i. A thread has what are neighbours in memory, not its own channels."""
+    state_at += c0 * (W - 1)
+    for part in range(W - 1):  # none reads what one before it has written
+        at = part * BC + tl.arange(0, BC)
+        c, i = c0 + at // (W - 1), at % (W - 1)
+        here = at < (C - c0) * (W - 1)
+        recent = stop - (W - 1) + i
+        old = here & carried & (i + (stop - start) < W - 1)
+        old = tl.load(state_at + (stop - start) + at, mask=old, other=0.0)
+        new = tl.load(x_ptr + recent * C + c, mask=here & (recent >= start), other=0.0)
+        new = tl.where(recent >= start, new.to(old.dtype), old)
+        tl.debug_barrier()  # every thread has what it needs of the old state
+        tl.store(state_at + at, new, mask=here)
 
 
 @triton.jit
@@ -90,8 +90,9 @@ def step(taps, bias, older, x, W: tl.constexpr):
 
 
 @triton.jit
-def put(output_ptr, t, y, here, c, C: tl.constexpr):
-    tl.store(output_ptr + t * C + c, y.to(output_ptr.dtype.element_ty), mask=here)
+def near(t, first, BT: tl.constexpr, W: tl.constexpr):
+    """Token t counted from the first of a walk, as far as the walk can tell: few registers hold it."""
+    return tl.minimum(tl.maximum(t - first, -W), BT + W).to(tl.int32)
 
 
 @triton.jit
@@ -99,17 +100,18 @@ def walk(
     x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
     num_seqs, total, num_slots, slot_stride, first, c0, c, c_in,
     C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BT: tl.constexpr, AT_ONCE: tl.constexpr,
-    BC: tl.constexpr, WP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
-    """Tokens first to first + BT of channels c [BC], from c0 on."""
-    last = stop_of(cu_seqlens_ptr, num_seqs - 1, num_seqs, total)  # from here on rows belong to no sequence
+    """BT tokens from `first` on, of channels c [BC] from c0 on. Tokens count from `first`."""
     n = sequence_of(cu_seqlens_ptr, first, num_seqs, total)
-    start = tl.where(n > 0, stop_of(cu_seqlens_ptr, tl.maximum(n - 1, 0), num_seqs, total), 0)
-    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+    before = tl.where(n > 0, stop_of(cu_seqlens_ptr, tl.maximum(n - 1, 0), num_seqs, total), 0)
+    start = near(before, first, BT, W)
+    stop = near(stop_of(cu_seqlens_ptr, n, num_seqs, total), first, BT, W)
+    last = near(stop_of(cu_seqlens_ptr, num_seqs - 1, num_seqs, total), first, BT, W)  # behind it rows are no tokens
     since = start + (W - 1)  # before this the walk with its first token makes them
-    if start >= first:  # nothing has begun: at its first token it will
-        n, stop, since = n - 1, first, first
-    slot = slot_of(slots_ptr, n, num_seqs, num_slots)
+    if start >= 0:  # none has begun: the next one will, at its first token
+        n, stop, since = n - 1, 0, 0
+    live = slot_of(slots_ptr, n, num_seqs, num_slots) >= 0
 
     zero = tl.zeros([BC], dtype=tl.float32)
     bias = zero
@@ -118,56 +120,51 @@ def walk(
     taps, older = (), ()
     for j in tl.static_range(W):
         taps += (tl.load(weight_ptr + c * W + j, mask=c_in, other=0.0).to(tl.float32),)
+    x_from, output_from = x_ptr + first * C, output_ptr + first * C
     for k in tl.static_range(1, W):
-        here = c_in & (first - k >= start) & (first < last)
-        older += (tl.load(x_ptr + (first - k) * C + c, mask=here, other=0.0).to(tl.float32),)
+        older += (tl.load(x_from - k * C + c, mask=c_in & (start <= -k) & (last > 0), other=0.0).to(tl.float32),)
 
-    for group in range(0, BT, AT_ONCE):
-        t = first + group
-        if (slot >= 0) & (t >= since) & (t + AT_ONCE <= stop):  # far from the ends of a sequence
+    for t in range(0, BT, AT_ONCE):
+        x_at, output_at = x_from + t * C + c, output_from + t * C + c
+        if live & (t >= since) & (t + AT_ONCE <= stop):  # far from the ends of a sequence
             xs = ()
             for m in tl.static_range(AT_ONCE):  # all loads before any store, which could be to the same addresses
-                xs += (tl.load(x_ptr + (t + m) * C + c, mask=c_in, other=0.0),)
+                xs += (tl.load(x_at + m * C, mask=c_in, other=0.0),)
             for m in tl.static_range(AT_ONCE):
                 y, inputs = step(taps, bias, older, xs[m].to(tl.float32), W)
-                put(output_ptr, t + m, y, c_in, c, C)
+                tl.store(output_at + m * C, y.to(output_ptr.dtype.element_ty), mask=c_in)
                 older = inputs[: W - 1]
         elif t < last:
-            xs = ()
-            for m in tl.static_range(AT_ONCE):  # what rows behind the last sequence hold is never read
-                xs += (tl.load(x_ptr + (t + m) * C + c, mask=c_in & (t + m < last), other=0.0),)
-            for m in range(AT_ONCE):
-                if (t + m >= stop) & (t + m < last):  # another sequence begins
-                    start, since = t + m, t + m
+            for m in range(t, tl.minimum(t + AT_ONCE, last)):
+                if m >= stop:  # another sequence begins
                     n += 1
-                    stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
-                    while (stop <= start) & (n < num_seqs):
+                    end = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                    while (end <= first + m) & (n < num_seqs):
                         n += 1
-                        stop = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                        end = stop_of(cu_seqlens_ptr, n, num_seqs, total)
+                    start, since, stop = m, m, near(end, first, BT, W)
                     slot = slot_of(slots_ptr, n, num_seqs, num_slots)
-                    carried = tl.load(flags_ptr + n, mask=slot >= 0, other=0) != 0
-                    state_at = pool_ptr + slot * slot_stride
+                    carried = tl.load(flags_ptr + n, mask=n < num_seqs, other=0) != 0
+                    live = slot >= 0
+                    state_at = pool_ptr + slot.to(tl.int64) * slot_stride
                     older = ()
                     for k in tl.static_range(1, W):
                         at = state_at + c * (W - 1) + (W - 1 - k)
-                        older += (tl.load(at, mask=c_in & carried, other=0.0).to(tl.float32),)
-                    if slot >= 0:
-                        move_state(x_ptr, state_at, carried, start, stop, c0, C, W, BC, WP)
-                y, inputs = step(taps, bias, older, xs[0].to(tl.float32), W)
-                y = tl.where(slot >= 0, y, 0.0)
-                put(output_ptr, t + m, y, c_in & (t + m >= since) & (t + m < last), c, C)
+                        older += (tl.load(at, mask=c_in & live & carried, other=0.0).to(tl.float32),)
+                    if live:
+                        move_state(x_ptr, state_at, carried, first + m, end, c0, C, W, BC)
+                x = tl.load(x_from + m * C + c, mask=c_in, other=0.0).to(tl.float32)
+                y, inputs = step(taps, bias, older, x, W)
+                y = tl.where(live, y, 0.0).to(output_ptr.dtype.element_ty)
+                tl.store(output_from + m * C + c, y, mask=c_in & (m >= since))
                 older = inputs[: W - 1]
-                coming = xs[1:]
-                coming += (xs[0],)
-                xs = coming
 
-    if (start >= first) & (start + (W - 1) > first + BT):  # tokens behind its own that meet an old state
-        for k in tl.static_range(W - 2):
-            t = first + BT + k
-            here = c_in & (t < stop) & (t < start + (W - 1)) & (t < last)
-            x = tl.load(x_ptr + t * C + c, mask=here, other=0.0).to(tl.float32)
+    if start > BT - (W - 1):  # tokens behind its own meet an old state that this walk alone has seen
+        for m in range(BT, tl.minimum(tl.minimum(stop, last), start + (W - 1))):
+            x = tl.load(x_from + m * C + c, mask=c_in, other=0.0).to(tl.float32)
             y, inputs = step(taps, bias, older, x, W)
-            put(output_ptr, t, tl.where(slot >= 0, y, 0.0), here, c, C)
+            y = tl.where(live, y, 0.0).to(output_ptr.dtype.element_ty)
+            tl.store(output_from + m * C + c, y, mask=c_in)
             older = inputs[: W - 1]
 
 
@@ -177,7 +174,7 @@ def prefill_kernel(
     x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
     num_seqs, total, num_slots, slot_stride,
     C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BT: tl.constexpr, AT_ONCE: tl.constexpr,
-    BC: tl.constexpr, WP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     across: tl.constexpr = (C + BC - 1) // BC
     first = (tl.program_id(0) // across).to(tl.int64) * BT
@@ -185,5 +182,5 @@ def prefill_kernel(
     c = c0 + tl.arange(0, BC)
     walk(
         x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
-        num_seqs, total, num_slots, slot_stride, first, c0, c, c < C, C, W, HAS_BIAS, BT, AT_ONCE, BC, WP,
+        num_seqs, total, num_slots, slot_stride, first, c0, c, c < C, C, W, HAS_BIAS, BT, AT_ONCE, BC,
     )  # fmt: skip
