@@ -174,11 +174,12 @@ def conv1d_prefill(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_
         check_bounds("cu_seqlens", cu_seqlens, len(x))
     if len(x) == 0 or C == 0:
         return
-    BT, AT_ONCE, BC = blocking(len(x), C)
+    BT, AT_ONCE, BC, registers = blocking(len(x), C)
+    limit = {"maxnreg": registers} if registers and not torch.version.hip else {}
     prefill_kernel[(triton.cdiv(len(x), BT) * triton.cdiv(C, BC),)](
         x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state.view(torch.uint8), output,
         num_seqs, len(x), len(conv_states), conv_states.stride(0),
-        C=C, W=W, HAS_BIAS=bias is not None, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1,
+        C=C, W=W, HAS_BIAS=bias is not None, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1, **limit,
     )  # fmt: skip
 
 

@@ -14,13 +14,15 @@ from triton.language.extra import libdevice
 FAST = tl.constexpr(not INTERPRETED)  # the interpreter has none of a device's functions
 
 
-def blocking(tokens: int, channels: int) -> tuple[int, int, int]:
-    """(tokens of a walk, rows that it loads at once, channels of a warp): the one place to tune."""
+def blocking(tokens: int, channels: int) -> tuple[int, int, int, int | None]:
+    """(tokens of a walk, rows that it loads at once, channels of a warp, registers of a thread at most): the one place
+    to tune."""
     if INTERPRETED:
-        return 64, 8, min(1024, triton.next_power_of_2(channels))  # it charges by the program
-    # Longer walks read less twice, as long as there are enough of them.
+        return 64, 8, min(1024, triton.next_power_of_2(channels)), None  # it charges by the program
+    # Longer walks read less twice, as long as there are enough of them. Without a limit the code that moves states,
+    # which hardly ever runs, would take half as many registers again from all warps.
     walks = tokens * channels // (128 * 128)
-    return 128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128
+    return 128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128, 80
 
 
 @triton.jit
@@ -63,16 +65,16 @@ def slot_of(slots_ptr, n, num_seqs, num_slots):
 def move_state(x_ptr, state_at, carried, start, stop, c0, C: tl.constexpr, W: tl.constexpr, BC: tl.constexpr):
     """Channels c0 to c0 + BC of a state, from before a sequence's tokens to after them. Input i is then token
     L - (W - 1) + i of L, or was input L + i. A thread has what are neighbours in memory, not its own channels."""
+    L = tl.minimum(stop - start, W - 1).to(tl.int32)
+    x_ptr += (stop - (W - 1)) * C + c0
     state_at += c0 * (W - 1)
     for part in range(W - 1):  # none reads what one before it has written
         at = part * BC + tl.arange(0, BC)
-        c, i = c0 + at // (W - 1), at % (W - 1)
+        c, i = at // (W - 1), at % (W - 1)
         here = at < (C - c0) * (W - 1)
-        recent = stop - (W - 1) + i
-        old = here & carried & (i + (stop - start) < W - 1)
-        old = tl.load(state_at + (stop - start) + at, mask=old, other=0.0)
-        new = tl.load(x_ptr + recent * C + c, mask=here & (recent >= start), other=0.0)
-        new = tl.where(recent >= start, new.to(old.dtype), old)
+        old = tl.load(state_at + L + at, mask=here & carried & (L + i < W - 1), other=0.0)
+        new = tl.load(x_ptr + i * C + c, mask=here & (L + i >= W - 1), other=0.0)
+        new = tl.where(L + i < W - 1, old, new.to(old.dtype))
         tl.debug_barrier()  # every thread has what it needs of the old state
         tl.store(state_at + at, new, mask=here)
 
@@ -135,6 +137,9 @@ def walk(
                 tl.store(output_at + m * C, y.to(output_ptr.dtype.element_ty), mask=c_in)
                 older = inputs[: W - 1]
         elif t < last:
+            xs = ()
+            for m in tl.static_range(AT_ONCE):  # what rows behind the last sequence hold is never read
+                xs += (tl.load(x_at + m * C, mask=c_in & (t + m < last), other=0.0),)
             for m in range(t, tl.minimum(t + AT_ONCE, last)):
                 if m >= stop:  # another sequence begins
                     n += 1
@@ -153,11 +158,13 @@ def walk(
                         older += (tl.load(at, mask=c_in & live & carried, other=0.0).to(tl.float32),)
                     if live:
                         move_state(x_ptr, state_at, carried, first + m, end, c0, C, W, BC)
-                x = tl.load(x_from + m * C + c, mask=c_in, other=0.0).to(tl.float32)
-                y, inputs = step(taps, bias, older, x, W)
+                y, inputs = step(taps, bias, older, xs[0].to(tl.float32), W)
                 y = tl.where(live, y, 0.0).to(output_ptr.dtype.element_ty)
                 tl.store(output_from + m * C + c, y, mask=c_in & (m >= since))
                 older = inputs[: W - 1]
+                coming = xs[1:]
+                coming += (xs[0],)
+                xs = coming
 
     if start > BT - (W - 1):  # tokens behind its own meet an old state that this walk alone has seen
         for m in range(BT, tl.minimum(tl.minimum(stop, last), start + (W - 1))):
