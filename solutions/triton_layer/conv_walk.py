@@ -27,11 +27,8 @@ def blocking(tokens: int, channels: int) -> tuple[int, int, int, int | None]:
 
 @triton.jit
 def silu(x):
-    if FAST:  # what is no normal number becomes 0, on the way too
-        y = libdevice.fast_dividef(x, 1.0 + libdevice.fast_expf(-x))
-    else:
-        y = x / (1.0 + tl.exp(-x))
-    return y
+    # The fast ones take what is no normal number as 0.
+    return libdevice.fast_dividef(x, 1.0 + libdevice.fast_expf(-x)) if FAST else x / (1.0 + tl.exp(-x))
 
 
 @triton.jit
