@@ -1,8 +1,10 @@
-"""The causal convolution before the rule, and SiLU: one pass over a ragged batch, or one token of each row.
+"""The causal convolution before the rule, and SiLU: one pass over a ragged batch (conv_walk.py), or one token of each
+row.
 
-A program owns some channels of some tokens of one sequence. Its loads for the taps lie one row apart: memory is read
-once, the caches give the rest. The first program of a sequence alone touches the state, before it and after it, so
-none can see what another has written: the last inputs it finds in x, whoever makes the tokens there.
+What other kernels use of it is `convolved`: a program owns some channels of some tokens of one sequence. Its loads for
+the taps lie one row apart: memory is read once, the caches give the rest. The first program of a sequence alone touches
+the state, before it and after it, so none can see what another has written: the last inputs it finds in x, whoever
+makes the tokens there.
 """
 
 import torch
@@ -18,13 +20,14 @@ from checks import (
     require_float,
     require_pool,
 )
+from conv_walk import blocking, prefill_kernel
 
 
-def blocking(channels: int) -> tuple[int, int, int]:
-    """(tokens and channels of a program, num_warps): the one place to tune."""
+def decode_blocking(channels: int) -> tuple[int, int]:
+    """(channels of a program, num_warps): the one place to tune."""
     if INTERPRETED:
-        return 64, triton.next_power_of_2(channels), 1  # it charges by the program
-    return 32, 128, 4
+        return triton.next_power_of_2(channels), 1  # it charges by the program
+    return 128, 4
 
 
 # --- kernels --------------------------------------------------------------------------------------------------------
@@ -99,38 +102,6 @@ def convolved(
 
 
 @triton.jit
-def prefill_kernel(
-    x_ptr, weight_ptr, bias_ptr, cu_seqlens_ptr, pool_ptr, slots_ptr, flags_ptr, output_ptr,
-    num_seqs, num_slots, slot_stride,
-    C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BT: tl.constexpr, BC: tl.constexpr, WP: tl.constexpr,
-):  # fmt: skip
-    across: tl.constexpr = (C + BC - 1) // BC
-    block = (tl.program_id(0) // across).to(tl.int64)
-    n = sequence_of(cu_seqlens_ptr, block, num_seqs, BT)
-    start = tl.load(cu_seqlens_ptr + n).to(tl.int64)
-    stop = tl.load(cu_seqlens_ptr + n + 1).to(tl.int64)
-    first = start + blocks_before(block, cu_seqlens_ptr, n, BT) * BT
-    if first >= stop:  # a block that no sequence has, or an empty sequence: its state stays
-        return
-
-    c = tl.program_id(0) % across * BC + tl.arange(0, BC)
-    t = first + tl.arange(0, BT)
-    c_in = c < C
-    inside = (t < stop)[:, None] & c_in[None, :]
-    output_at = output_ptr + t[:, None] * C + c[None, :]
-    slot = tl.load(slots_ptr + n).to(tl.int64)
-    if (slot < 0) | (slot >= num_slots):  # -1, or a slot that is none: never followed
-        tl.store(output_at, tl.zeros([BT, BC], dtype=output_ptr.dtype.element_ty), mask=inside)
-        return
-
-    y = convolved(
-        x_ptr, weight_ptr, bias_ptr, pool_ptr + slot * slot_stride, flags_ptr + n, start, stop, first, t, c, c_in,
-        C, W, HAS_BIAS, BT, BC, WP,
-    )  # fmt: skip
-    tl.store(output_at, y.to(output_ptr.dtype.element_ty), mask=inside)
-
-
-@triton.jit
 def decode_kernel(
     x_ptr, weight_ptr, bias_ptr, pool_ptr, slots_ptr, output_ptr, num_slots, slot_stride,
     C: tl.constexpr, W: tl.constexpr, HAS_BIAS: tl.constexpr, BC: tl.constexpr, WP: tl.constexpr,
@@ -201,12 +172,14 @@ def conv1d_prefill(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_
     require(x.device, torch.bool, has_initial_state=(has_initial_state, (num_seqs,)))
     if DEBUG:
         check_bounds("cu_seqlens", cu_seqlens, len(x))
-    BT, BC, num_warps = blocking(C)
-    blocks = len(x) // BT + num_seqs
-    prefill_kernel[(blocks * triton.cdiv(C, BC),)](
+    if len(x) == 0 or C == 0:
+        return
+    BT, AT_ONCE, BC, registers = blocking(len(x), C)
+    limit = {"maxnreg": registers} if registers and not torch.version.hip else {}
+    prefill_kernel[(triton.cdiv(len(x), BT) * triton.cdiv(C, BC),)](
         x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state.view(torch.uint8), output,
-        num_seqs, len(conv_states), conv_states.stride(0),
-        C=C, W=W, HAS_BIAS=bias is not None, BT=BT, BC=BC, WP=triton.next_power_of_2(W - 1), num_warps=num_warps,
+        num_seqs, len(x), len(conv_states), conv_states.stride(0),
+        C=C, W=W, HAS_BIAS=bias is not None, BT=BT, AT_ONCE=AT_ONCE, BC=BC, num_warps=1, **limit,
     )  # fmt: skip
 
 
@@ -215,7 +188,7 @@ def conv1d_decode(x, weight, bias, conv_states, slots, output):
     C, W = check(x, weight, bias, conv_states, slots, output, len(x))
     if len(x) == 0:
         return
-    _, BC, num_warps = blocking(C)
+    BC, num_warps = decode_blocking(C)
     decode_kernel[(len(x) * triton.cdiv(C, BC),)](
         x, weight, bias, conv_states, slots, output, len(conv_states), conv_states.stride(0),
         C=C, W=W, HAS_BIAS=bias is not None, BC=BC, WP=triton.next_power_of_2(W - 1), num_warps=num_warps,

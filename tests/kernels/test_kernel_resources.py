@@ -242,6 +242,29 @@ def test_the_rule_from_rows_has_room(
     assert all(kernel.shared_bytes <= 227 * 1024 for kernel in kernels)
 
 
+@pytest.mark.parametrize("rows", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.thorough)])
+def test_the_convolution_stays_in_registers(rows: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of walks of 32, 64 and 128 tokens, and of one token a row. The pool is bfloat16."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    calls = []
+    for tokens in (300, 2048, 8192):
+        x, N, C, W = meta(tokens, 8192, dtype=rows), 3, 8192, 4
+        given = {
+            "x": x, "weight": meta(C, W, dtype=torch.bfloat16), "bias": meta(C, dtype=torch.bfloat16),
+            "conv_states": meta(N + 1, C, W - 1, dtype=torch.bfloat16), "slots": meta(N, dtype=torch.int32),
+        }  # fmt: skip
+        batch = {"cu_seqlens": meta(N + 1, dtype=torch.int64), "has_initial_state": meta(N, dtype=torch.bool)}
+        calls.append(("conv1d.py::conv1d_prefill", given | batch | {"output": x}))
+    row = meta(N, C, dtype=rows)
+    calls.append(("conv1d.py::conv1d_decode", given | {"x": row, "output": row}))
+    *walks, step = triton_resources(SOLUTIONS / "triton_layer", calls)
+    for kernels in (*walks, step):
+        show(f"triton_layer {rows}", kernels)
+        assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
+    assert all(kernels[0].name == "prefill_kernel" and kernels[0].registers <= 80 for kernels in walks)
+    assert [kernel.name for kernel in step] == ["decode_kernel"]
+
+
 def around_arguments(tokens: int, channels: int = 8192, width: int = 4, count: int = 3) -> dict[str, object]:
     """Of the convolution's gradients, states among them."""
     x, states = meta(tokens, channels, dtype=torch.bfloat16), (count, channels, width - 1)
