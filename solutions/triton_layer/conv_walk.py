@@ -20,9 +20,9 @@ def blocking(tokens: int, channels: int) -> tuple[int, int, int, int | None]:
     if INTERPRETED:
         return 64, 8, min(1024, triton.next_power_of_2(channels)), None  # it charges by the program
     # Longer walks read less twice, as long as there are enough of them. Without a limit the code that moves states,
-    # which hardly ever runs, would take half as many registers again from all warps.
-    walks = tokens * channels // (128 * 128)
-    return 128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128, 80
+    # which hardly ever runs, would take registers from all warps.
+    tile = tokens * channels // 64
+    return 64 if tile >= 64 * 4096 else 32 if tile >= 32 * 1024 else 8, 8, 64, 64
 
 
 @triton.jit

@@ -13,6 +13,7 @@ from sums import add_parts
 from walk import BITS, blocking, walk, walk_from_state
 
 LARGEST = 256  # elements of a head
+REGISTERS = 128  # of a thread at most, so that 16 warps fit on a multiprocessor instead of 12
 
 
 @triton.jit
@@ -125,8 +126,9 @@ def conv_gates_backward(
     gradients = [z for y in (dq, dk, dv) for z in (y, y.stride(0))]
     given = (x, x.stride(0), conv_weight, conv_bias, cu_seqlens, initial_state, *gradients, dht)
     parts = dconv_weight.new_empty((blocks, W + 1, C))
+    limit = {} if torch.version.hip else {"maxnreg": REGISTERS}
     if blocks:
-        tokens_kernel[(blocks * heads,)](*given, dx, parts, N, total, **sizes, **has, BT=BT, AT_ONCE=AT_ONCE)
+        tokens_kernel[(blocks * heads,)](*given, dx, parts, N, total, **sizes, **has, BT=BT, AT_ONCE=AT_ONCE, **limit)
     if W > 1:
         state_kernel[(N * heads,)](*given, dh0, N, total, **sizes, **has)
     add_parts(parts, dconv_weight, dconv_bias)

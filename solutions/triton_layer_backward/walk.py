@@ -19,7 +19,7 @@ def blocking(tokens: int, channels: int) -> tuple[int, int, int]:
         return 64, 8, min(1024, triton.next_power_of_2(channels))  # it charges by the program
     # Longer walks do less twice, as long as there are enough of them.
     walks = tokens * channels // (128 * 128)
-    return 128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128
+    return (16, 4, 64) if walks < 64 else (128 if walks >= 2048 else 64 if walks >= 512 else 32, 4, 128)
 
 
 @triton.jit
