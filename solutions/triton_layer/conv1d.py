@@ -1,10 +1,10 @@
 """The causal convolution before the rule, and SiLU: one pass over a ragged batch (conv_walk.py), or one token of each
 row.
 
-What other kernels use of it is `convolved`: a program owns some channels of some tokens of one sequence. Its loads for
-the taps lie one row apart: memory is read once, the caches give the rest. The first program of a sequence alone touches
-the state, before it and after it, so none can see what another has written: the last inputs it finds in x, whoever
-makes the tokens there.
+conv_gates.py uses `convolved`: a program owns some channels of some tokens of one sequence. Its loads for the taps lie
+one row apart: memory is read once, the caches give the rest. The first program of a sequence alone touches the state,
+before it and after it, so none can see what another has written: it takes the last inputs from x, whoever makes the
+tokens there.
 """
 
 import torch

@@ -7,7 +7,6 @@ import triton.language as tl
 from checks import INTERPRETED
 from silu import silu_terms
 
-
 # A token has the same bits wherever it lies in a walk: a compiler that fused products and sums by itself would not fuse
 # those of both ways below alike.
 BITS = {"enable_fp_fusion": False}
