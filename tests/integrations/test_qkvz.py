@@ -60,9 +60,9 @@ def test_gates_that_nobody_reads_have_gradients_of_zero() -> None:
     assert torch.equal(qkvz.grad, wanted.grad)
 
 
-@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("sizes", [Sizes(2, 2, 4), Sizes(2, 1, 3)], ids=["words", "no words"])
 def test_second_derivatives_are_right(sizes: Sizes) -> None:
-    qkvz = drawn(sizes, torch.float64, (3,))
+    qkvz = drawn(sizes, torch.float64, (2,))
     call: Any = lambda x: tuple(y.sin() for y in apart(x, sizes))  # noqa: E731
     assert torch.autograd.gradcheck(call, qkvz)
     assert torch.autograd.gradgradcheck(call, qkvz)

@@ -244,10 +244,10 @@ def test_the_rule_from_rows_has_room(
 
 @pytest.mark.parametrize("rows", [torch.bfloat16, pytest.param(torch.float32, marks=pytest.mark.thorough)])
 def test_the_convolution_stays_in_registers(rows: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of walks of 8, 32 and 64 tokens, and of one token a row. The pool is bfloat16."""
+    """Of walks of 8 and 64 tokens, and of one token a row. The pool is bfloat16."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     calls = []
-    for tokens in (100, 300, 2048):
+    for tokens in (100, 2048):
         x, N, C, W = meta(tokens, 8192, dtype=rows), 3, 8192, 4
         given = {
             "x": x, "weight": meta(C, W, dtype=torch.bfloat16), "bias": meta(C, dtype=torch.bfloat16),
@@ -277,12 +277,12 @@ def around_arguments(tokens: int, channels: int = 8192, width: int = 4, count: i
 
 
 def test_gradients_around_the_rule_stay_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of walks of 16, 32, 64 and 128 tokens; of norms, three programs of which fit on a multiprocessor."""
+    """Of walks of 16 and 128 tokens; of norms, three programs of which fit on a multiprocessor."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     rows = meta(2048, 32, 128, dtype=torch.bfloat16)
     norm = {"x": rows, "z": rows, "weight": meta(128, dtype=torch.bfloat16), "eps": None, "do": rows, "dx": rows,
             "dz": rows, "dweight": meta(128)}  # fmt: skip
-    calls = [("conv1d.py::conv1d_backward", around_arguments(tokens)) for tokens in (50, 300, 2048, 8192)]
+    calls = [("conv1d.py::conv1d_backward", around_arguments(tokens)) for tokens in (50, 8192)]
     given = around_arguments(8192)
     tokens = {name: meta(8192, n, 128, dtype=torch.bfloat16) for name, n in (("dq", 16), ("dk", 16), ("dv", 32))}
     names = {"weight": "conv_weight", "bias": "conv_bias", "dweight": "dconv_weight", "dbias": "dconv_bias"}
