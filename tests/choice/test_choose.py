@@ -212,6 +212,8 @@ def test_axes_follow_from_an_input_that_a_constraint_calls_an_axis() -> None:
     assert (found["head_size"], found["num_k_heads"]) == (24, 1)
     with pytest.raises(SpecError, match=r"x has shape \[5, 96\], whose dimension 1 is not \(2 \* num_k_heads"):
         sizes(contract, shapes, numbers={"head_dim": 20})
+    with pytest.raises(SpecError, match=r"x has shape \[5, 96\], whose dimension 1 is not \(2 \* num_k_heads"):
+        sizes(contract, shapes, numbers={"head_dim": 0})
     with pytest.raises(SpecError, match=r"head_dim is head_size, but head_dim is -24 and head_size is unknown$"):
         sizes(contract, shapes, numbers={"head_dim": -24})
 

@@ -75,6 +75,7 @@ def sequences(
     checks.shape(operator, "slots", slots, (None,), "[N]")
     checks.shape(operator, "cu_seqlens", cu_seqlens, (None if slots is None else slots.shape[0] + 1,), "[N + 1]")
     count = cu_seqlens.shape[0] - 1
+    torch._check_value(count >= 0, lambda: f"{operator}: cu_seqlens has the shape [0]: [N + 1] is served")
     checks.shape(operator, "has_initial_state", has_initial_state, (count,), "[N]")
     if slots is None:
         said = f"slots is None, and conv_states has {states.shape[0]} slots"

@@ -176,6 +176,12 @@ WRONG: dict[str, tuple[str, dict[int, Any], type[Exception], str]] = {
         "read_slots[0] is 0 and write_slots[0] is -1:",
     ),
     "no drafts": ("verify", {5: torch.zeros(3, 1, dtype=torch.int32)}, ValueError, "state_slots has the shape"),
+    "no starts at all": (
+        "convolution",
+        {3: torch.zeros(0, dtype=torch.int64), 5: None, 6: torch.zeros(0, dtype=torch.bool)},
+        ValueError,
+        "cu_seqlens has the shape [0]: [N + 1] is served",
+    ),
     "slots for none": ("convolution", {4: torch.zeros(2, 6, 3), 5: None}, ValueError, "conv_states has 2 slots"),
     "flags": ("convolution", {6: torch.ones(3)}, TypeError, "has_initial_state is float32 on cpu: bool on cpu is"),
     "a width": ("convolution", {1: torch.zeros(6, 3)}, ValueError, "here [any, 6, 2], is served"),

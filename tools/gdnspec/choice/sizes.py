@@ -11,6 +11,7 @@ from gdnspec.model.expression import Expression, ExpressionError, parse
 from gdnspec.model.values import whole
 
 SIZE = "{size}"  # stands for the size that an expression has
+LARGE = 1 << 40  # of an axis: more than any has
 _SAME = re.compile(r"([A-Za-z]\w*) == ([A-Za-z]\w*)")
 
 
@@ -44,11 +45,11 @@ class _Equation:
 
     def _solved(self, name: str, value: int, scope: Scope) -> int | None:
         """The size of the only unknown axis, if the expression is linear in it. Raises `_Contradiction`."""
-        one, two, three = (whole(self.expression, {**scope, name: x}) for x in (1, 2, 3))
+        one, two, three, last = (whole(self.expression, {**scope, name: x}) for x in (1, 2, 3, LARGE))
         step = two - one
-        if step == 0 or three - two != step:
+        if three - two != step or (step == 0 and (one == value or one != last)):
             return None
-        size, rest = divmod(value - one, step)
+        size, rest = divmod(value - one, step) if step else (0, 1)
         if rest or size + 1 < 0:
             raise _Contradiction(self.where.replace(f"{SIZE}, ", "").replace(SIZE, "unknown"))
         return size + 1
