@@ -79,7 +79,7 @@ def step_of(layer: Layer, cache_params: Any) -> Step:
 
 class Sequences(NamedTuple):
     """Whole sequences: where they start, their columns of the convolution with a slot each and whether these are there
-    already, and the states of the rule. Without slots, which training goes without, the first has the first columns."""
+    already, and the states of the rule. No slots are named where qkv wants gradients: sequence n has columns n."""
 
     starts: Tensor
     columns: Tensor

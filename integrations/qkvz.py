@@ -53,7 +53,9 @@ def _pieces(qkvz: Tensor, qkv: Tensor, z: Tensor, sizes: Sizes) -> Iterator[tupl
     """Views of the same elements [.., heads, size]: in qkvz, and in qkv or z."""
     H, K, V = sizes
     size, every = WORD // qkvz.element_size(), (qkvz, qkv, z)
-    if not any(n % size for n in (K, V)) and all(x.is_contiguous() and not x.storage_offset() % size for x in every):
+    # Strides too: a contiguous tensor may have any where it has one row.
+    at = [n for x in every for n in (x.storage_offset(), *x.stride()[:-1])]
+    if all(x.is_contiguous() for x in every) and not any(n % size for n in (K, V, *at)):
         qkvz, qkv, z = (x.view(torch.complex128) for x in every)
         K, V = K // size, V // size
     of_keys, v, gates = qkvz.unflatten(-1, (H, -1)).split([2 * K, V, V], dim=-1)

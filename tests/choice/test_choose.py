@@ -210,12 +210,15 @@ def test_axes_follow_from_an_input_that_a_constraint_calls_an_axis() -> None:
     assert "head_size" not in sizes(contract, shapes)
     found = sizes(contract, shapes, numbers={"head_dim": 24})
     assert (found["head_size"], found["num_k_heads"]) == (24, 1)
-    with pytest.raises(SpecError, match=r"x has shape \[5, 96\], whose dimension 1 is not \(2 \* num_k_heads"):
-        sizes(contract, shapes, numbers={"head_dim": 20})
-    with pytest.raises(SpecError, match=r"x has shape \[5, 96\], whose dimension 1 is not \(2 \* num_k_heads"):
-        sizes(contract, shapes, numbers={"head_dim": 0})
-    with pytest.raises(SpecError, match=r"head_dim is head_size, but head_dim is -24 and head_size is unknown$"):
-        sizes(contract, shapes, numbers={"head_dim": -24})
+    for head_dim, said in (
+        (20, r"x has shape \[5, 96\], whose dimension 1 is not \(2 \* num_k_heads .*, with head_dim = 20$"),
+        (48, "num_k_heads would be 0, with head_dim = 48$"),
+        (2**40, "the value is out of range, with head_dim = 1099511627776$"),
+        (0, "head_dim is 0: 1 or more is served$"),
+        (-24, "head_dim is -24: 1 or more is served$"),
+    ):
+        with pytest.raises(SpecError, match=said):
+            sizes(contract, shapes, numbers={"head_dim": head_dim})
 
 
 def test_shapes_that_contradict_each_other_are_told() -> None:

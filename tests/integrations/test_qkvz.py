@@ -51,6 +51,16 @@ def test_a_projection_that_begins_within_a_word_is_taken_apart_too() -> None:
     assert all(map(torch.equal, apart(qkvz, sizes), by_split(qkvz, sizes)))
 
 
+def test_one_row_of_wider_ones_is_taken_apart_too() -> None:
+    """A tensor of one row counts as contiguous, however far the next row would be."""
+    sizes = Sizes(2, 4, 8)
+    qkvz = torch.randn(5, 49)[:1, :48].requires_grad_()
+    found = apart(qkvz, sizes)
+    assert all(map(torch.equal, found, by_split(qkvz, sizes)))
+    wide = torch.cat([*found, found[1].new_zeros(1, 1)], -1)  # whose gradient has such a row for z
+    assert torch.equal(torch.autograd.grad(wide.sin().sum(), qkvz)[0], qkvz.detach().cos())
+
+
 def test_gates_that_nobody_reads_have_gradients_of_zero() -> None:
     sizes = SIZES["words"]
     qkvz = drawn(sizes)

@@ -142,8 +142,8 @@ def causal_conv1d(
 
     x [T, C], weight [C, W], bias [C] or None, cu_seqlens [N + 1]; conv_states [slots, C, W - 1], updated in place;
     slots [N], has_initial_state [N] bool. Sequence n starts from slot slots[n], or from zeros where has_initial_state
-    is false, and leaves its last W - 1 inputs there. Where the slot is -1 the output is zero. Without slots sequence n
-    has slot n, and gradients take less time, since no sequence is skipped.
+    is false, and leaves its last W - 1 inputs there. Where the slot is -1 the output is zero. With None
+    for slots, sequence n has slot n, none is skipped, and gradients take less time.
     """
     return convolution.OPERATOR(x, weight, bias, cu_seqlens, conv_states, slots, has_initial_state)
 

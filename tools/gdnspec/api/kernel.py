@@ -21,7 +21,7 @@ from gdnspec.build.kept_builds import NoCompiler
 from gdnspec.build.loader import apart, load_function
 from gdnspec.catalog.definitions import Found
 from gdnspec.catalog.solutions import Solution
-from gdnspec.choice.candidates import FORCED, Asked, entries, forced, from_environment, refusal, serving
+from gdnspec.choice.candidates import FORCED, Asked, forced, from_environment, refusal, serving
 from gdnspec.choice.choose import Choice, choose
 from gdnspec.model import roles
 from gdnspec.model.definition import Definition
@@ -43,9 +43,9 @@ def kernel(
     """The fastest solution of a definition that passed, as a function of the definition's inputs.
 
     `like`: inputs such as it will get, the first ones in the definition's order or a dict by name. Their shapes and
-    device decide the choice, and the lengths of sequences if they are on the CPU; no other value is read. `solution`
-    names one instead, and so does the environment variable GDNSPEC_SOLUTION. `device`: where to run if `like` has no
-    tensor; by default a GPU if there is one. On a CPU the solutions in PyTorch serve.
+    device decide the choice, and so do inputs that are integers, and the lengths of sequences if those are on the CPU;
+    no other value is read. `solution` names one instead, and so does the environment variable GDNSPEC_SOLUTION. `device`:
+    where to run if `like` has no tensor; by default a GPU if there is one. On a CPU the solutions in PyTorch serve.
 
     Raises `SpecError` in one line: no such definition or solution, inputs that do not fit, or nothing that serves them.
     """
@@ -53,7 +53,7 @@ def kernel(
     given = _like(found, like)
     if solution is not None:
         name_of("solution", solution)
-    looks = form(found, given, _conditions(found, entries(found)))
+    looks = form(found, given)
     where = _where(looks, device)
     asked = Asked(found, looks.scope, where.kind, where.slug, looks.contiguous, _lengths(found.definition, given))
     name = solution or from_environment(found)
@@ -240,14 +240,9 @@ def _loaded(solution: Solution, entry: str) -> Callable[..., Any]:
 def _needed(found: Found, solution: Solution) -> frozenset[str]:
     """The axes that a call must bind: those of conditions, and of outputs that are allocated here."""
     entry = solution.manifest.entries[found.definition.name]
-    return _conditions(found, [solution]) | (output_axes(found.definition) if entry.call == "out" else frozenset())
-
-
-def _conditions(found: Found, solutions: Iterable[Solution]) -> frozenset[str]:
-    """The axes in what solutions support."""
-    texts = [text for one in solutions for text in one.manifest.entries[found.definition.name].supports]
     axes = {axis.name for axis in found.definition.axes}
-    return frozenset[str]().union(*(parse(text).names for text in texts)) & axes
+    needed = frozenset[str]().union(*(parse(text).names for text in entry.supports)) & axes
+    return needed | (output_axes(found.definition) if entry.call == "out" else frozenset())
 
 
 def _together(returned: Any) -> Outputs:

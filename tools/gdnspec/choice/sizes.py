@@ -63,13 +63,17 @@ def sizes(
 ) -> Scope:
     """Every axis that follows from the shapes of inputs, and from `numbers`, the inputs that are integers. `needed`:
     axes to try harder for. Raises `SpecError` if they contradict the definition."""
-    equations = [*_of_axes(definition, shapes), *_of_shapes(definition, shapes)]
-    equations += _of_numbers(definition, numbers or {})
+    told = [*_of_numbers(definition, numbers or {})]
+    equations = [*_of_axes(definition, shapes), *_of_shapes(definition, shapes), *told]
+    given = "".join(f", with {equation.where}" for equation in told)
     scope: Scope = {}
     try:
         _solve(equations, scope)
     except (_Contradiction, ExpressionError) as error:
-        raise SpecError(f"{definition.name}: {error}") from None
+        raise SpecError(f"{definition.name}: {error}{given}") from None
+    for name in definition.const_axes():
+        if told and scope.get(name, 1) < 1:
+            raise SpecError(f"{definition.name}: {name} would be {scope[name]}{given}")
     for name in needed:
         if name not in scope:
             scope = _guessed(definition, equations, scope, name)
@@ -104,14 +108,15 @@ def _of_axes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Ite
 
 
 def _of_numbers(definition: Definition, numbers: Mapping[str, int]) -> Iterator[_Equation]:
-    """Where a constraint says that an input is an axis, such as head_dim."""
+    """Where a constraint says that an input is an axis, such as head_dim. Raises `SpecError` for one below 1."""
     axes = {axis.name for axis in definition.axes}
     for constraint in definition.constraints:
         same = _SAME.fullmatch(constraint.expression)
         for name, axis in [] if same is None else [same.groups(), same.groups()[::-1]]:
             if name in numbers and axis in axes:
-                where = f"{constraint.message}, but {name} is {numbers[name]} and {axis} is {SIZE}"
-                yield _Equation(parse(axis), numbers[name], "", where)
+                if numbers[name] < 1:
+                    raise SpecError(f"{definition.name}: {name} is {numbers[name]}: 1 or more is served")
+                yield _Equation(parse(axis), numbers[name], "", f"{name} = {numbers[name]}")
 
 
 def _of_shapes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Iterator[_Equation]:
