@@ -44,8 +44,9 @@ def kernel(
 
     `like`: inputs such as it will get, the first ones in the definition's order or a dict by name. Their shapes and
     device decide the choice, and so do inputs that are integers, and the lengths of sequences if those are on the CPU;
-    no other value is read. `solution` names one instead, and so does the environment variable GDNSPEC_SOLUTION. `device`:
-    where to run if `like` has no tensor; by default a GPU if there is one. On a CPU the solutions in PyTorch serve.
+    no other value is read. `solution` names one instead, and so does the environment variable GDNSPEC_SOLUTION.
+    `device`: where to run if `like` has no tensor; by default a GPU if there is one. On a CPU the solutions in PyTorch
+    serve.
 
     Raises `SpecError` in one line: no such definition or solution, inputs that do not fit, or nothing that serves them.
     """
