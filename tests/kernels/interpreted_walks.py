@@ -18,47 +18,16 @@ from gdnspec.build.interpreter import correct_interpreter
 
 correct_interpreter()
 
-import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from gdnspec import ops  # noqa: E402
 from gdnspec.build.loader import load_function  # noqa: E402
 from torch import Tensor  # noqa: E402
-from triton.runtime import interpreter  # noqa: E402
+from watched_addresses import watch_addresses  # noqa: E402
 
 SOLUTIONS = Path(__file__).resolve().parents[2] / "solutions"
 FORWARD = [(8, 8, 4, None), (32, 8, 4, None), (64, 8, 8, None)]  # the last of all is a limit on registers
 BACKWARD = [(16, 4, 4), (32, 4, 8), (64, 4, 8), (128, 4, 8)]
 BEHIND = 3
-
-
-def watch_addresses() -> None:
-    """What memcheck does on a GPU."""
-    builder, launcher, given = interpreter.InterpreterBuilder, interpreter.GridExecutor, list[tuple[int, int]]()
-    load, store, launch = builder.create_masked_load, builder.create_masked_store, launcher.__call__
-
-    def check(what: str, pointers: Any, mask: Any) -> None:
-        size = interpreter._get_np_dtype(pointers.get_element_ty()).itemsize
-        addresses = pointers.data[mask.data.astype(bool)].astype(np.int64)
-        inside = np.zeros(addresses.shape, dtype=bool)
-        for begin, end in given:
-            inside |= (addresses >= begin) & (addresses + size <= end)
-        if not inside.all():
-            raise IndexError(f"a {what} of {size} bytes is outside of all tensors of the kernel")
-
-    def checked_load(self: Any, pointers: Any, mask: Any, *more: Any) -> Any:
-        check("load", pointers, mask)
-        return load(self, pointers, mask, *more)
-
-    def checked_store(self: Any, pointers: Any, value: Any, mask: Any, *more: Any) -> Any:
-        check("store", pointers, mask)
-        return store(self, pointers, value, mask, *more)
-
-    def launched(self: Any, *args: Any, **options: Any) -> Any:
-        tensors = [x for x in (*args, *options.values()) if isinstance(x, Tensor)]
-        given[:] = [(x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors]
-        return launch(self, *args, **options)
-
-    builder.create_masked_load, builder.create_masked_store, launcher.__call__ = checked_load, checked_store, launched
 
 
 def bounds(draw: random.Random, block: int) -> Tensor:

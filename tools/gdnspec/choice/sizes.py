@@ -11,7 +11,6 @@ from gdnspec.model.expression import Expression, ExpressionError, parse
 from gdnspec.model.values import whole
 
 SIZE = "{size}"  # stands for the size that an expression has
-LARGE = 1 << 40  # of an axis: more than any has
 _SAME = re.compile(r"([A-Za-z]\w*) == ([A-Za-z]\w*)")
 
 
@@ -45,13 +44,13 @@ class _Equation:
 
     def _solved(self, name: str, value: int, scope: Scope) -> int | None:
         """The size of the only unknown axis, if the expression is linear in it. Raises `_Contradiction`."""
-        one, two, three, last = (whole(self.expression, {**scope, name: x}) for x in (1, 2, 3, LARGE))
+        one, two, three = (whole(self.expression, {**scope, name: x}) for x in (1, 2, 3))
         step = two - one
-        if three - two != step or (step == 0 and (one == value or one != last)):
+        if step == 0 or three - two != step:
             return None
-        size, rest = divmod(value - one, step) if step else (0, 1)
+        size, rest = divmod(value - one, step)
         if rest or size + 1 < 0:
-            raise _Contradiction(self.where.replace(f"{SIZE}, ", "").replace(SIZE, "unknown"))
+            raise _Contradiction(self.where.replace(f"{SIZE}, ", ""))
         return size + 1
 
 
@@ -63,16 +62,14 @@ def sizes(
 ) -> Scope:
     """Every axis that follows from the shapes of inputs, and from `numbers`, the inputs that are integers. `needed`:
     axes to try harder for. Raises `SpecError` if they contradict the definition."""
-    told = [*_of_numbers(definition, numbers or {})]
-    equations = [*_of_axes(definition, shapes), *_of_shapes(definition, shapes), *told]
-    given = "".join(f", with {equation.where}" for equation in told)
-    scope: Scope = {}
+    equations = [*_of_axes(definition, shapes), *_of_shapes(definition, shapes)]
+    scope, given = _told(definition, numbers or {})
     try:
         _solve(equations, scope)
     except (_Contradiction, ExpressionError) as error:
         raise SpecError(f"{definition.name}: {error}{given}") from None
     for name in definition.const_axes():
-        if told and scope.get(name, 1) < 1:
+        if given and scope.get(name, 1) < 1:
             raise SpecError(f"{definition.name}: {name} would be {scope[name]}{given}")
     for name in needed:
         if name not in scope:
@@ -107,16 +104,19 @@ def _of_axes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Ite
             yield _Equation(parse(same[1]), None, same[2], constraint.message)
 
 
-def _of_numbers(definition: Definition, numbers: Mapping[str, int]) -> Iterator[_Equation]:
-    """Where a constraint says that an input is an axis, such as head_dim. Raises `SpecError` for one below 1."""
+def _told(definition: Definition, numbers: Mapping[str, int]) -> tuple[Scope, str]:
+    """The axes that inputs such as head_dim are by a constraint, and how errors name these inputs. Raises `SpecError`
+    for one below 1."""
     axes = {axis.name for axis in definition.axes}
+    scope, given = Scope(), ""
     for constraint in definition.constraints:
         same = _SAME.fullmatch(constraint.expression)
         for name, axis in [] if same is None else [same.groups(), same.groups()[::-1]]:
             if name in numbers and axis in axes:
                 if numbers[name] < 1:
                     raise SpecError(f"{definition.name}: {name} is {numbers[name]}: 1 or more is served")
-                yield _Equation(parse(axis), numbers[name], "", f"{name} = {numbers[name]}")
+                scope[axis], given = numbers[name], f"{given}, with {name} = {numbers[name]}"
+    return scope, given
 
 
 def _of_shapes(definition: Definition, shapes: Mapping[str, Sequence[int]]) -> Iterator[_Equation]:
