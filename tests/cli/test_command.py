@@ -102,21 +102,6 @@ def test_the_list_of_commands_says_what_each_says_of_itself(path: tuple[str, ...
     assert "..." not in shown.replace("...jsonl", "")
 
 
-@pytest.mark.thorough  # test_processor_time.py bounds the same in the quick run
-def test_reading_json_costs_less_than_to_import_torch() -> None:
-    def processor_seconds(*arguments: str) -> float:
-        # Processor time of the child, not the wall's: other tests run beside this one.
-        before = os.times()
-        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-        after = os.times()
-        return after.children_user + after.children_system - before.children_user - before.children_system
-
-    torch = processor_seconds("-c", "import torch")
-    # `validate` reads every line of every suite.
-    for words, most in ((("list",), torch), (("show", "gdn_prefill_k_last"), torch), (("validate",), 2 * torch)):
-        assert any(processor_seconds("-m", "gdnspec", *words) < most for _ in range(3)), words
-
-
 @pytest.mark.parametrize("path", [("check",), ("selftest",), ("workloads", "from-requests"), ("workloads",)])
 def test_help_keeps_words_whole(path: tuple[str, ...]) -> None:
     """An option, or `batch-invariant`, in two parts is neither found nor copied."""
