@@ -188,7 +188,13 @@ def test_threads_that_overlap_put_the_setting_back(matmul: Any) -> None:
 # --- transforms ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("call", [BY_PYTORCH, BY_SOLUTION], ids=["by PyTorch", "by a solution"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(BY_PYTORCH, id="by PyTorch", marks=pytest.mark.thorough),
+        pytest.param(BY_SOLUTION, id="by a solution"),
+    ],
+)
 def test_compiled_autograd_has_the_same_gradients(call: Call) -> None:
     """It traces the backward pass of the graph, and runs it with autograd left out."""
     torch._dynamo.reset()

@@ -110,8 +110,12 @@ def test_gates_lie_off_the_grid_of_published_ones(name: str) -> None:
         assert np.mean(values * 2.0**20 % 1 == 0) < 0.5, gate
 
 
+# Three of them take most of the time.
+QUICKLY = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in FEW[::2])) for n in definitions()]
+
+
 @pytest.mark.parametrize("seeds", [1, pytest.param(5, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", QUICKLY)
 def test_budgets_are_those_of_ordinary_workloads_whatever_the_seed(name: str, seeds: int) -> None:
     found, expected = definition(name), Expected("cpu", print)
     for _ in range(seeds):
@@ -211,7 +215,9 @@ LUCK = {
 }
 
 
-@pytest.mark.parametrize("name", LUCK)
+@pytest.mark.parametrize(
+    "name", [pytest.param("gdn_prefill_from_conv_f32_qkv", marks=pytest.mark.thorough), "gdn_layer_prefill"]
+)
 def test_an_honest_kernel_keeps_its_margin_on_a_row_of_few_tokens(name: str) -> None:
     found, cpu = definition(name), machine.device("cpu")
     assert cpu is not None
@@ -227,7 +233,11 @@ OTHER_WAY = {"_23_20": 23 / 20}
 
 
 @pytest.mark.parametrize(
-    ("name", "row", "seed"), [("gdn_layer_prefill", "fresh_typical", 27), ("kda_layer_prefill", "fresh_regime", 27)]
+    ("name", "row", "seed"),
+    [
+        ("gdn_layer_prefill", "fresh_typical", 27),
+        pytest.param("kda_layer_prefill", "fresh_regime", 27, marks=pytest.mark.thorough),
+    ],
 )
 def test_a_fresh_budget_allows_an_honest_way_of_rounding_that_stands_in_no_list(
     name: str, row: str, seed: int, monkeypatch: pytest.MonkeyPatch

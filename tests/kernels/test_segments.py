@@ -16,7 +16,7 @@ pytest.importorskip("triton")
 @pytest.mark.parametrize(
     ("solution", "entry"),
     [
-        ("triton_chunkwise", "kernel.py::prefill_k_last"),
+        pytest.param("triton_chunkwise", "kernel.py::prefill_k_last", marks=pytest.mark.thorough),
         pytest.param("triton_kda", "kernel.py::prefill_k_last", marks=pytest.mark.thorough),
         ("triton_backward", "kernel.py::backward_k_last"),
         pytest.param("triton_kda", "backward.py::backward_k_last", marks=pytest.mark.thorough),

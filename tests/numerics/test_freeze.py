@@ -42,7 +42,10 @@ SIMILAR = {
     "kda_layer_decode", "kda_chunk_state", "kda_chunk_output",
 }  # fmt: skip
 GENERATED = ("pairs_", "size_", "scalar_")
-SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n in SIMILAR)) for n in sorted(definitions())]
+# Of the others the quick run has every other one.
+OTHERS = sorted({*definitions()} - SIMILAR - {PREFILL, BACKWARD})
+QUICK = {PREFILL, BACKWARD, *OTHERS[::2]}
+SAMPLED = [pytest.param(n, marks=[pytest.mark.thorough] * (n not in QUICK)) for n in sorted(definitions())]
 
 
 @pytest.mark.slow

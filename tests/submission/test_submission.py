@@ -229,9 +229,13 @@ def test_the_archive_is_an_ordinary_tar(make_solution: Make, tmp_path: Path) -> 
         assert {(m.mtime, m.uid, m.gid, m.mode) for m in archive.getmembers()} == {(0, 0, 0, 0o644)}
 
 
+LINKS = ("/etc/passwd", "../../tools/review_pull_request.py", "../sibling/kernel.py")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("git") is None, reason="no git here")
-def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Make) -> None:
+@pytest.mark.parametrize("targets", [LINKS[2:], pytest.param(LINKS, marks=pytest.mark.thorough)], ids=["one", "each"])
+def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Make, targets: tuple[str, ...]) -> None:
     """The branch makes its own judge praise it: the base's does not look there."""
 
     def git(*words: str) -> None:
@@ -261,7 +265,7 @@ def test_a_pull_request_is_judged_by_its_base(tmp_path: Path, make_solution: Mak
     assert "import socket" in done.stderr
     assert "friendly: not accepted" in done.stdout
     assert "sibling" not in done.stdout, "nothing in it has changed"
-    for target in ("/etc/passwd", "../../tools/review_pull_request.py", "../sibling/kernel.py"):
+    for target in targets:
         kernel.unlink()
         kernel.symlink_to(target)
         git("commit", "--quiet", "-am", "a link")

@@ -123,7 +123,7 @@ def relative_error(got: Tensor, expected: Tensor) -> float:
     return float((got - expected).norm() / expected.norm().clamp(min=1e-300))
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     lengths=st.lists(st.sampled_from([0, 1, 15, 16, 17, 63, 64, 65]) | st.integers(0, 150), min_size=1, max_size=3),
@@ -210,7 +210,7 @@ def test_a_prefill_from_a_checkpoint_gives_the_rest_of_the_output() -> None:
     torch.testing.assert_close(state, final, rtol=1e-12, atol=1e-13)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     lengths=st.lists(st.sampled_from([0, 1, 63, 64, 65, 128, 192]) | st.integers(0, 300), min_size=1, max_size=3),
