@@ -54,7 +54,10 @@ def test_two_families_of_one_name_are_shown_with_both_places(gdnspec: Run, toy: 
             f"definitions/toy/{NAME}/definition.json", '"family": "toy"', '"family": "gdn"', "the family 'gdn' differs",
             marks=pytest.mark.thorough,
         ),
-        ("definitions/toy/family.json", '"regimes"', '"regime"', "/regime: unknown key 'regime'"),
+        pytest.param(
+            "definitions/toy/family.json", '"regimes"', '"regime"', "/regime: unknown key 'regime'",
+            marks=pytest.mark.thorough,
+        ),
         (f"definitions/toy/{NAME}/workloads.jsonl", '"name": "smoke_0", "suite"', '"suite"', "name"),
     ],
 )  # fmt: skip

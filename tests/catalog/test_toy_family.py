@@ -81,7 +81,11 @@ def test_its_budgets_follow_from_its_emulators(gdnspec: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [(SUM, ("--batch", "uniform:0:5")), (STRETCH, ("--lengths", "uniform:0:9", "--batch", "3"))]
+    ("name", "options"),
+    [
+        pytest.param(SUM, ("--batch", "uniform:0:5"), marks=pytest.mark.thorough),
+        (STRETCH, ("--lengths", "uniform:0:9", "--batch", "3")),
+    ],
 )
 def test_lines_are_generated_frozen_described_and_passed(
     gdnspec: Run, tmp_path: Path, name: str, options: tuple[str, ...]

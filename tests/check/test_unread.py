@@ -116,7 +116,10 @@ MULTIPLIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MULTIPLIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.thorough] * (i > 0)) for i, name in enumerate(MULTIPLIES)],
+)
 def test_what_multiplies_by_zero_instead_of_choosing_is_rejected(gdnspec: Run, name: str) -> None:
     which, workload = MULTIPLIES[name]
     results, _ = checked(gdnspec, wrong(name), which, "--workload", workload)
@@ -193,7 +196,7 @@ def test_rows_with_strides_have_a_gap_in_every_input_that_takes_one() -> None:
             assert not row.contiguous(found.definition)
 
 
-@pytest.mark.parametrize("workload", ["strided_inputs", "strided_inputs_odd"])
+@pytest.mark.parametrize("workload", ["strided_inputs", pytest.param("strided_inputs_odd", marks=pytest.mark.thorough)])
 def test_a_kernel_that_reads_slices_flat_is_rejected(gdnspec: Run, workload: str) -> None:
     results, _ = checked(gdnspec, wrong("reads_inputs_flat"), DECODE, "--workload", workload, "--workload", "batch_8")
     assert results["batch_8"]["status"] == "PASSED", "it is right on contiguous inputs"

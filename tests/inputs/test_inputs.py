@@ -149,7 +149,7 @@ def test_gates_lie_on_a_grid_that_hides_the_last_bit_of_exp(found: Found, regime
         assert np.array_equal(finite * 2.0**20, np.round(finite * 2.0**20)), name
 
 
-@pytest.mark.parametrize("states", ["", "_bf16_state"])
+@pytest.mark.parametrize("states", [pytest.param("", marks=pytest.mark.thorough), "_bf16_state"])
 def test_float32_rows_are_of_float32_and_bfloat16_ones_are_those_rounded(states: str) -> None:
     """Else they would hold nothing that rows of bfloat16 do not."""
     wide, narrow = (definition(f"gdn_prefill_from_conv{rows}{states}") for rows in ("_f32_qkv", ""))

@@ -276,13 +276,10 @@ def around_arguments(tokens: int, channels: int = 8192, width: int = 4, count: i
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("short walks", "walks")),
-        "walks with gates and norms", "norms",
-    ],
-)  # fmt: skip
+WALKS = ("short walks", "walks", "walks with gates and norms")
+
+
+@pytest.mark.parametrize("which", ["norms", *(pytest.param(name, marks=pytest.mark.thorough) for name in WALKS)])
 def test_gradients_around_the_rule_stay_in_registers(which: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of walks of 16 and 128 tokens; of norms, three programs of which fit on a multiprocessor."""
     monkeypatch.setenv("TRITON_INTERPRET", "1")
@@ -302,7 +299,7 @@ def test_gradients_around_the_rule_stay_in_registers(which: str, monkeypatch: py
     (kernels,) = triton_resources(SOLUTIONS / "triton_layer_backward", [dict(zip(most, calls, strict=True))[which]])
     show("triton_layer_backward", kernels)
     assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
-    assert kernels[0].name == ("tokens_kernel" if "walks" in which else "norm_kernel")
+    assert kernels[0].name == ("tokens_kernel" if which in WALKS else "norm_kernel")
     assert kernels[0].registers <= most[which]
 
 
@@ -373,7 +370,8 @@ def test_the_backward_pass_for_hopper_does_not_spill_or_wait_between_products() 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("arch", ["90a", *(pytest.param(arch, marks=pytest.mark.thorough) for arch in ("80", "100a"))])
+@pytest.mark.thorough
+@pytest.mark.parametrize("arch", ["90a", "80", "100a"])
 def test_the_fused_convolution_leaves_room_for_four_blocks(arch: str) -> None:
     kernels = cuda_resources(SOLUTIONS / "fused_conv_prefill" / "kernel.cu", arch)
     show(f"cuda sm_{arch}", kernels)

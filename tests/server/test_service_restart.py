@@ -44,7 +44,10 @@ def test_jobs_of_a_killed_server_are_run_by_the_next_and_nothing_is_left(tmp_pat
     assert results(box) == dict.fromkeys(jobs, 2)  # one result and one end
 
 
-@pytest.mark.parametrize("survives", [True, False], ids=["the other goes on", "both are killed"])
+@pytest.mark.parametrize(
+    "survives",
+    [pytest.param(True, marks=pytest.mark.thorough, id="the other goes on"), pytest.param(False, id="both are killed")],
+)
 def test_jobs_of_two_servers_on_one_database_are_each_run_to_one_end(tmp_path: Path, survives: bool) -> None:
     journal, gate = tmp_path / "journal", tmp_path / "gate"
     boxes = [Box(tmp_path / "data", tmp_path / f"log{n}", lease=2.0, devices=["", ""]).start() for n in range(2)]

@@ -60,7 +60,7 @@ def test_a_solution_and_its_variants_are_submitted_and_taken_in_together(
     assert {verdict.solution for verdict in bundle.verdicts} == {"under_test:same"}
 
 
-@pytest.mark.parametrize("asked", ["under_test", "under_test:same"])
+@pytest.mark.parametrize("asked", [pytest.param("under_test", marks=pytest.mark.thorough), "under_test:same"])
 def test_a_wrong_variant_is_not_taken_in_whatever_the_evidence_is_about(
     gdnspec: Run, make_solution: Make, tmp_path: Path, into: Path, asked: str
 ) -> None:

@@ -311,10 +311,10 @@ SIDE_BY_SIDE = {
 }
 
 
-THIRD = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 3 > 0)) for i, name in enumerate(definitions())]
+SIXTH = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 6 > 0)) for i, name in enumerate(definitions())]
 
 
-@pytest.mark.parametrize("name", THIRD)
+@pytest.mark.parametrize("name", SIXTH)
 def test_stats_serve_every_definition(capsys: pytest.CaptureFixture[str], name: str) -> None:
     file = definition(name).file.parent / "workloads.jsonl"
     stats([file])

@@ -83,7 +83,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(tmp_path_factory.mktemp("codes"))
 
 
-@pytest.mark.parametrize("share", [2, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("share", [3, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("which", [*CASES])
 def test_every_kernel_computes_the_rule(library: Path, which: int, share: int) -> None:
     rows = CASES[which][::share]

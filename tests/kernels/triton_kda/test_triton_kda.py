@@ -30,7 +30,8 @@ def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["raw gates", pytest.param("finished gates", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("which", ["raw gates", "finished gates"])
 def test_two_blocks_of_prefill_fit_on_a_multiprocessor(which: str) -> None:
     T, H, D, N = 8192, 32, 128, 1
     q, k, v, output, a = (meta(T, H, D, dtype=torch.bfloat16) for _ in range(5))

@@ -295,7 +295,7 @@ std::vector<Run> all_runs() {
   constexpr int kZero = 2 * 70, kMiddle = 2 * 100;  // tokens whose beta is 0: of the first chunk and a later one, and of whole chunks between
   Case long_ragged = ragged;
   long_ragged.lengths = {200, 0, 64, 5};
-  std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {linear, {}, both}, {in_float16, {}, slice}, {bare, {0, true, false}, slice},
+  std::vector<Run> runs{{ragged, {100}, both, kZero}, {resets, {}, slice}, {in_float16, {}, slice}, {linear, {}, both}, {bare, {0, true, false}, slice},
                         {cut, {3}, {.groups = 2, .segment = 8}}, {ragged, {100}, beside, kZero}, {resets, {}, beside}, {whole, {3}, beside},
                         {ragged, {100}, paired, kZero}, {resets, {}, paired}, {whole, {3}, paired}, {bare, {0, true, false}, paired},
                         {some, {100}, {.groups = 2, .brief = true}, kZero}, {all, {3}, {.brief = true}}, {one, {0, true, false}, {.brief = true}}};
