@@ -12,6 +12,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
+	$(PIP) --constraint constraints.txt --upgrade pip  # that of Python 3.11 takes twice as long
 	$(PIP) --constraint constraints.txt torch
 	$(PIP) --constraint constraints.txt --editable '.[run,report,serve,serving,dev,docs]'
 	# The loaders that exports are held to, alone: the rest that they depend on is large, and they do without here.
@@ -21,10 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 # Before the tests, because many processes start with them, and where none may keep what it has compiled, each would compile
-# the same. Some files are templates: that they are no Python is no error.
+# the same. Some files are templates: that they are no Python is no error. Models are many, and few are imported.
 compiled: $(COMPILED)
 $(COMPILED): $(STAMP)
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|mypy|pip|selenium)/' $(VENV)/lib $(VENV)/fla || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|models|mypy|pip|selenium)/' $(VENV)/lib $(VENV)/fla || true
 	touch $@
 
 # The smoke suites of all definitions, with every solution that this machine can run.

@@ -1,4 +1,5 @@
-"""Runs triton_kda in Triton's interpreter against the recurrence in float64; the argument is a folder for builds.
+"""Runs triton_kda in Triton's interpreter against the recurrence in float64. The arguments are a folder for builds and
+kinds of gates.
 
 It prints, for each kind of gates and each way to make scores, the relative errors of output and state.
 """
@@ -76,7 +77,8 @@ def main() -> None:
     module: Any = sys.modules[entry.__module__]
     chosen = module.blocking(D, len(LENGTHS), 1, sum(LENGTHS))
     found = {}
-    for kind, rates in KINDS.items():
+    for kind in sys.argv[2:]:
+        rates = KINDS[kind]
         for resets in (False, True):
             x = given(rates, resets)
             expected = recurrence(x)

@@ -14,18 +14,21 @@ pytest.importorskip("triton")
 from gdnspec.build.resources import triton_resources  # noqa: E402
 from meta_tensors import meta  # noqa: E402
 
+KINDS = ("slow", "half", "16", "8", "4", "2")  # of gates, and "fast"
 
-def test_scores_are_right_at_every_gate(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("kinds", [KINDS[:5:2], pytest.param(KINDS, marks=pytest.mark.thorough)], ids=["some", "all"])
+def test_scores_are_right_at_every_gate(kinds: tuple[str, ...], tmp_path: Path) -> None:
     script = Path(__file__).with_name("interpreted_kda.py")
-    done = forked_command.run([str(tmp_path)], os.environ | {"TRITON_INTERPRET": "1"}, script=script)
+    done = forked_command.run([str(tmp_path), "fast", *kinds], os.environ | {"TRITON_INTERPRET": "1"}, script=script)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert len(found) == 23
+    assert len(found) == 3 * (1 + len(kinds)) + 2
     for case, errors in found.items():
         assert max(errors) < 6e-3, (case, errors)
     # No quotient is taken where it might overflow: then all ways are one.
     assert found["fast, False, False"] == found["fast, False, True"]
-    for kind in ("slow", "half", "16", "8", "4", "2"):
+    for kind in kinds:
         assert found[f"{kind}, False, False"] != found[f"{kind}, False, True"]
 
 
