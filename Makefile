@@ -33,11 +33,11 @@ run: $(COMPILED)
 	$(BIN)/gdnspec check
 
 test: $(COMPILED)
-	$(BIN)/python -m pytest -n 4 --dist loadgroup -m "not thorough"  # some wait for a process; each costs what it takes to load all tests
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -m "not thorough"  # some wait for a process; each costs what it takes to load all tests
 
 # With what samples stand for in the quick run: minutes more.
 test-all: $(COMPILED)
-	$(BIN)/python -m pytest -n 4 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 # Every known-bad solution until a workload rejects it, every honest one: minutes.
 selftest: $(COMPILED)

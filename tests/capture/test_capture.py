@@ -742,6 +742,7 @@ def test_asking_whether_a_module_is_there_changes_nothing(program: Callable[[str
     assert sum(row["weight"] for row in rows_of(tmp_path / "run.jsonl")) == 3
 
 
+@pytest.mark.thorough
 def test_a_program_may_end_in_its_own_time(program: Callable[[str], Path], tmp_path: Path) -> None:
     more = """
     import time
@@ -766,6 +767,7 @@ def test_a_program_may_end_in_its_own_time(program: Callable[[str], Path], tmp_p
     assert process.returncode == 0
 
 
+@pytest.mark.thorough
 def test_a_program_that_has_nothing_to_record(program: Callable[[str], Path], tmp_path: Path) -> None:
     program("")
     (tmp_path / "idle.py").write_text("import made_up")

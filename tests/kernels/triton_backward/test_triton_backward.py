@@ -60,6 +60,7 @@ def test_all_types_and_rows_that_belong_to_no_sequence(entry: str, dtype: str, t
     assert dtype != "float32" or found["way"] == [4, 1, False, False]  # so small heads take more than twice the inputs
 
 
+@pytest.mark.thorough
 def test_segments_are_walked_side_by_side_where_pairs_are_few(tmp_path: Path) -> None:
     options = ("backward_k_last", "float32", str(tmp_path), "0", "200")
     found = program("interpreted_backward.py", *options, TRITON_INTERPRET="1")
