@@ -22,10 +22,11 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $@
 
 # Before the tests, because many processes start with them, and where none may keep what it has compiled, each would compile
-# the same. Some files are templates: that they are no Python is no error. Models are many, and few are imported.
+# the same. Some files are templates: that they are no Python is no error. The models of transformers are a fifth of the code,
+# and few are imported.
 compiled: $(COMPILED)
 $(COMPILED): $(STAMP)
-	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|models|mypy|pip|selenium)/' $(VENV)/lib $(VENV)/fla || true
+	$(BIN)/python -m compileall -qq -j 0 -x '/(tests|transformers/models|mypy|pip|selenium)/' $(VENV)/lib $(VENV)/fla || true
 	touch $@
 
 # The smoke suites of all definitions, with every solution that this machine can run.

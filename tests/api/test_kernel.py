@@ -20,6 +20,7 @@ from gdnspec.catalog.solutions import solutions
 from gdnspec.choice.choose import choose
 from gdnspec.choice.sizes import sizes
 from gdnspec.model.errors import SpecError
+from sampled import one_in
 
 DECODE, POOL, PREFILL = "gdn_decode_k_last", "gdn_decode_pool_k_last", "gdn_prefill_k_last"
 
@@ -33,7 +34,7 @@ def first(name: str) -> dict[str, Any]:
 
 
 NAMES = sorted(gdnspec.definitions())
-SAMPLED = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 3 > 0)) for i, name in enumerate(NAMES)]
+SAMPLED = one_in(3, NAMES)
 
 
 @pytest.mark.parametrize("name", SAMPLED)

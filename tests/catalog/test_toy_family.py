@@ -133,7 +133,7 @@ def test_vectors_go_out_and_come_back(gdnspec: Run, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", [{"check", "selftest"}, pytest.param({"check"}, marks=pytest.mark.thorough)])
 def test_the_page_about_it_shows_what_is_said(gdnspec: Run, tmp_path: Path, left_out: set[str]) -> None:
-    """Every command of the page but those that take longest; its three faults are rejected by one of them."""
+    """Every command of the page but those that take longest. Its selftest rejects its three faults."""
     copied(tmp_path / "ops")
     blocks = re.findall(r"^```console\n\$ (.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").replace("$ ", "").splitlines()]

@@ -22,6 +22,7 @@ from gdnspec.sandbox.wire.arena import GUARD_BYTE, Slot
 from helpers_further import checked, on_a_cpu
 from helpers_known_bad import wrong
 from pydantic import ValidationError
+from sampled import one_in
 
 DECODE, POOL, VERIFY = "gdn_decode_k_last", "gdn_decode_pool_k_last", "gdn_verify_k_last"
 CONV = "gdn_conv1d_prefill"
@@ -116,10 +117,7 @@ MULTIPLIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.thorough] * (i > 0)) for i, name in enumerate(MULTIPLIES)],
-)
+@pytest.mark.parametrize("name", one_in(3, MULTIPLIES))
 def test_what_multiplies_by_zero_instead_of_choosing_is_rejected(gdnspec: Run, name: str) -> None:
     which, workload = MULTIPLIES[name]
     results, _ = checked(gdnspec, wrong(name), which, "--workload", workload)

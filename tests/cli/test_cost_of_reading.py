@@ -1,4 +1,4 @@
-"""What commands that only read files may cost: calls of Python functions, which no busy machine makes more of."""
+"""How many Python functions a command may call that only reads files: as many on a busy machine as on an idle one."""
 
 import subprocess
 import sys

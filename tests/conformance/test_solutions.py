@@ -85,12 +85,12 @@ OTHERS = {
 
 # Of these an interpreter takes half a second for a row, or the budgets of fresh rows take seconds. The quick run has
 # every third row of the suite, and no fresh one.
-HALVED = {
+THIRDS = {
     "triton_decode", "triton_layer", "triton_quantised", "triton_serving", "torch_backward", "torch_recurrent_kda",
     "torch_chunk_stages", "torch_chunkwise_kda", "torch_layer_kda",
 }  # fmt: skip
-MAIN_JOB = [pytest.param(n, 1, id=n, marks=[pytest.mark.thorough] * (n in OTHERS | HALVED)) for n in NAMES]
-MAIN_JOB += [pytest.param(n, 3, id=f"{n}-every third row") for n in sorted(HALVED)]
+MAIN_JOB = [pytest.param(n, 1, id=n, marks=[pytest.mark.thorough] * (n in OTHERS | THIRDS)) for n in NAMES]
+MAIN_JOB += [pytest.param(n, 3, id=f"{n}-every third row") for n in sorted(THIRDS)]
 
 
 @pytest.mark.slow
@@ -102,10 +102,9 @@ def test_the_main_job_passes(gdnspec: Run, tmp_path: Path, name: str, step: int)
     chosen = [f"{prefix}_{end}" for end in FEWER.get(name, ())]
     # With a seed of its own a run would now and then draw a row of gradients that no budget fits.
     options = ("--solution", name, "--device", "cpu", "--seed", "1", "--json", tmp_path / "r.jsonl")
-    smoke = {
-        w.name: "" for found in map(find, chosen or served["entries"]) for w in workloads(found) if w.suite == "smoke"
-    }
-    sampled = [word for row in [*smoke][::step] for word in ("--workload", row)] if step > 1 else []
+    lines = [line for name in chosen or served["entries"] for line in workloads(find(name))]
+    smoke = [*dict.fromkeys(line.name for line in lines if line.suite == "smoke")]
+    sampled = [word for row in smoke[::step] for word in ("--workload", row)] if step > 1 else []
     done = gdnspec("check", *chosen, *sampled, *options)
     rows = verdicts(tmp_path / "r.jsonl")
     assert {definition for _, definition in rows} == set(chosen or served["entries"])

@@ -41,7 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-# In turns: each kind of gates with two of four.
+# Each kind of gates with two of the four layouts, in turns.
 QUICKLY = {("finished", False), ("raw", True), ("bounded", False), ("without a rate", True)}
 SAMPLED = [
     pytest.param(gate, ragged, v_first, marks=[pytest.mark.thorough] * ((gate, ragged != v_first) not in QUICKLY))

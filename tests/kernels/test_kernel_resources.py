@@ -286,7 +286,6 @@ def test_gradients_around_the_rule_stay_in_registers(which: str, monkeypatch: py
     rows = meta(2048, 32, 128, dtype=torch.bfloat16)
     norm = {"x": rows, "z": rows, "weight": meta(128, dtype=torch.bfloat16), "eps": None, "do": rows, "dx": rows,
             "dz": rows, "dweight": meta(128)}  # fmt: skip
-    calls = [("conv1d.py::conv1d_backward", around_arguments(tokens)) for tokens in (50, 8192)]
     given = around_arguments(8192)
     tokens = {name: meta(8192, n, 128, dtype=torch.bfloat16) for name, n in (("dq", 16), ("dk", 16), ("dv", 32))}
     names = {"weight": "conv_weight", "bias": "conv_bias", "dweight": "dconv_weight", "dbias": "dconv_bias"}
@@ -294,13 +293,17 @@ def test_gradients_around_the_rule_stay_in_registers(which: str, monkeypatch: py
     gates |= {"dg": meta(8192, 32), "dbeta": meta(8192, 32)} | {x: meta(32) for x in ("A_log", "dA_log", "ddt_bias")}
     heads = {names.get(name, name): x for name, x in given.items() if name != "do"} | tokens | gates
     heads |= {"dt_bias": meta(32, dtype=torch.bfloat16)}
-    calls += [("conv_gates.py::conv_gates_backward", heads), ("gated_norm.py::gated_rms_norm_backward", norm)]
-    most = {"short walks": 152, "walks": 152, "walks with gates and norms": 128, "norms": 168}
-    (kernels,) = triton_resources(SOLUTIONS / "triton_layer_backward", [dict(zip(most, calls, strict=True))[which]])
+    call, most = {
+        "short walks": (("conv1d.py::conv1d_backward", around_arguments(50)), 152),
+        "walks": (("conv1d.py::conv1d_backward", given), 152),
+        "walks with gates and norms": (("conv_gates.py::conv_gates_backward", heads), 128),
+        "norms": (("gated_norm.py::gated_rms_norm_backward", norm), 168),
+    }[which]
+    (kernels,) = triton_resources(SOLUTIONS / "triton_layer_backward", [call])
     show("triton_layer_backward", kernels)
     assert all(kernel.spill_stores == kernel.spill_loads == 0 for kernel in kernels)
     assert kernels[0].name == ("tokens_kernel" if which in WALKS else "norm_kernel")
-    assert kernels[0].registers <= most[which]
+    assert kernels[0].registers <= most
 
 
 @pytest.mark.slow

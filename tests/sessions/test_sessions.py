@@ -16,6 +16,7 @@ from gdnspec.sessions.follow import follow
 from gdnspec.sessions.honest import emulator, reference
 from gdnspec.sessions.session_budget import emulators, measure
 from gdnspec.sessions.wrong import Wrong
+from sampled import one_in
 from session_faults import single_calls
 
 FAMILY = families()["gdn"]
@@ -100,13 +101,7 @@ def test_there_are_enough_faults() -> None:
     assert len({report for fault in reported for report in fault.reports}) >= 30
 
 
-EACH = [
-    pytest.param(fault, id=name, marks=[pytest.mark.thorough] * (i % 2 > 0))
-    for i, (name, fault) in enumerate(FAULTS.items())
-]
-
-
-@pytest.mark.parametrize("fault", EACH)
+@pytest.mark.parametrize("fault", one_in(2, FAULTS.values(), FAULTS))
 def test_a_session_rejects_the_fault(fault: SessionFault) -> None:
     wrong = Wrong(fault, TABLE)
     verdict = wrong.verdict(case_of(fault.killed_by[0]))

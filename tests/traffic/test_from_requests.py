@@ -20,6 +20,7 @@ from gdnspec.traffic.reduce import reduce
 from gdnspec.traffic.summary import shape_of
 from gdnspec.traffic.tally import Call
 from helpers_unit import OF_A_MODEL
+from sampled import one_in
 
 PRESET = "qwen3-next-80b-a3b-tp1"
 DEVICE = "nvidia-h200"
@@ -311,10 +312,7 @@ SIDE_BY_SIDE = {
 }
 
 
-SIXTH = [pytest.param(name, marks=[pytest.mark.thorough] * (i % 6 > 0)) for i, name in enumerate(definitions())]
-
-
-@pytest.mark.parametrize("name", SIXTH)
+@pytest.mark.parametrize("name", one_in(6, definitions()))
 def test_stats_serve_every_definition(capsys: pytest.CaptureFixture[str], name: str) -> None:
     file = definition(name).file.parent / "workloads.jsonl"
     stats([file])

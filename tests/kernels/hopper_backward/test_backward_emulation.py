@@ -52,8 +52,7 @@ def emulate(
     command = [str(GXX), "-std=c++20", "-fno-strict-aliasing", "-w", *flags, *includes]
     subprocess.run([*command, "-o", program, HERE / "main.cpp"], check=True)
     environment = dict(os.environ) | ({"THOROUGH": "1"} if thorough else {})
-    command = [str(program), str(share)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
+    return subprocess.run([program, str(share)], capture_output=True, text=True, timeout=PATIENCE, env=environment)
 
 
 @pytest.mark.slow

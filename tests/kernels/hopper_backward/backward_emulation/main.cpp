@@ -330,7 +330,7 @@ std::vector<Run> all_runs() {
 
 }  // namespace
 
-// Makes the last of every so many runs, as many as the argument says; without one it makes all.
+// Makes the last of every `share` runs: of three, that is one of each kind, and not the longest. Without an argument, all.
 int main(int count, char** arguments) {
   const int share = count > 1 ? std::atoi(arguments[1]) : 1;
   int asked = 0;
